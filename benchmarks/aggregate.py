@@ -1,0 +1,150 @@
+"""How many rows a second a running count and sum per key takes, against Spark's own state stores.
+
+The same Parquet files go through Holdfast, Spark streaming with RocksDB and changelog, Spark streaming with
+the heap provider and a Spark batch query, each into a ``noop`` sink that gets every changed key. Each has
+done one full round on the same data before it is timed; the time is from starting the query to its end, for
+Holdfast with starting the containers. After the last round everybody's final state is read back and must be
+the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from common import Clicks, choose, measure_apart, median, parser, report, scratch, session, spread, table
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as fn
+
+STORE = "spark.sql.streaming.stateStore."
+PROVIDER = "org.apache.spark.sql.execution.streaming.state."
+SETTINGS: dict[str, dict[str, object]] = {
+    "holdfast": {},
+    "spark_rocksdb": {
+        STORE + "providerClass": PROVIDER + "RocksDBStateStoreProvider",
+        STORE + "rocksdb.changelogCheckpointing.enabled": "true",
+        # Counting the rows costs RocksDB a read for every write. Nobody here needs the count.
+        STORE + "rocksdb.trackTotalNumberOfRows": "false",
+    },
+    "spark_heap": {STORE + "providerClass": PROVIDER + "HDFSBackedStateStoreProvider"},
+    "spark_batch": {},
+}
+
+# A contestant runs the query once, with a fresh folder for its files, and gives back the seconds it took and
+# a way to read its final state as (k, n, total).
+Round = tuple[float, Callable[[], DataFrame]]
+
+
+def spark_streaming(spark: SparkSession, clicks: Clicks, folder: Path) -> Round:
+    counted = clicks.stream(spark).groupBy("k").agg(fn.count("*").alias("n"), fn.sum("v").alias("total"))
+    checkpoint = str(folder / "checkpoint")
+    writer = counted.writeStream.format("noop").outputMode("update").option("checkpointLocation", checkpoint)
+    start = time.perf_counter()
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    seconds = time.perf_counter() - start
+    return (
+        seconds,
+        lambda: (
+            spark.read.format("statestore")
+            .load(checkpoint)
+            .select("key.k", fn.col("value.count").alias("n"), fn.col("value.sum").alias("total"))
+        ),
+    )
+
+
+def spark_batch(spark: SparkSession, clicks: Clicks, folder: Path) -> Round:
+    counted = clicks.batch(spark).groupBy("k").agg(fn.count("*").alias("n"), fn.sum("v").alias("total"))
+    start = time.perf_counter()
+    counted.write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - start, lambda: counted
+
+
+def holdfast(spark: SparkSession, clicks: Clicks, folder: Path) -> Round:
+    import holdfast as hf
+
+    job = hf.Job("bench", spark, store=str(folder / "store"))
+    counted = job.read(clicks.stream(spark)).key_by("k").agg(n=hf.count(), total=hf.sum("v"))
+    counted.write("noop", mode="update")
+    start = time.perf_counter()
+    run = job.start(containers=2, trigger={"availableNow": True})
+    run.await_termination()
+    seconds = time.perf_counter() - start
+    state = run.state(counted).to_arrow()
+    run.stop()
+    return seconds, lambda: spark.createDataFrame(state).select("k", "n", "total")
+
+
+CONTESTANTS = {
+    "holdfast": holdfast,
+    "spark_rocksdb": spark_streaming,
+    "spark_heap": spark_streaming,
+    "spark_batch": spark_batch,
+}
+
+
+def fingerprint(state: DataFrame) -> str:
+    row = state.agg(
+        fn.count("*"), fn.sum("n"), fn.sum("total"), fn.bit_xor(fn.xxhash64("k", "n", "total")).alias("hash")
+    ).first()
+    return " ".join(str(value) for value in row or ())
+
+
+def compete(name: str, clicks: Clicks, options: argparse.Namespace) -> None:
+    """Runs in the contestant's own process: one round to warm up, then the timed ones."""
+    seconds = []
+    settings = {"spark.sql.shuffle.partitions": options.shuffle_partitions, **SETTINGS[name]}
+    with session(options.memory, **settings) as spark:
+        for left in reversed(range(1 + options.repeat)):
+            with scratch() as folder:
+                took, state = CONTESTANTS[name](spark, clicks, folder)
+                seconds.append(took)
+                if left == 0:
+                    found = fingerprint(state())
+    print(json.dumps({"first": seconds[0], "seconds": seconds[1:], "fingerprint": found}))
+
+
+def main() -> None:
+    made = parser(__doc__)
+    made.add_argument("--rows", type=int, default=20_000_000)
+    made.add_argument("--keys", type=int, default=2_000_000)
+    made.add_argument("--epoch-rows", type=int, default=2_000_000)
+    made.add_argument("--repeat", type=int, default=1, help="timed rounds; the median counts")
+    made.add_argument("--shuffle-partitions", type=int, default=2, help="Spark's state partitions")
+    choose(made, list(CONTESTANTS))
+    options = made.parse_args()
+    if options.quick:
+        options.rows, options.keys, options.epoch_rows = 800_000, 80_000, 400_000
+    clicks = Clicks(options.rows, options.keys, options.epoch_rows)
+    if options.contestant:
+        compete(options.contestant, clicks, options)
+        return
+
+    clicks.make()
+    measured = {name: measure_apart(name) for name in options.contestants}
+    states = {name: one["fingerprint"] for name, one in measured.items()}
+    if len(set(states.values())) > 1:
+        raise SystemExit(f"The final states differ (keys, rows, sum, hash): {states}")
+
+    rates = {name: clicks.rows / median(one["seconds"]) for name, one in measured.items()}
+    shown = table(
+        f"{clicks.rows:,} rows, {clicks.keys:,} keys, {clicks.epoch_rows:,} rows an epoch; all states equal",
+        *("contestant", "rows/s", "spread", "first round", "holdfast is"),
+    )
+    result = {f"{name}_rows_s": rates.get(name) for name in CONTESTANTS}
+    result |= {f"vs_{name.removeprefix('spark_')}": None for name in CONTESTANTS if name != "holdfast"}
+    for name, rate in rates.items():
+        ratio = rates["holdfast"] / rate if "holdfast" in rates else None
+        if name != "holdfast":
+            result[f"vs_{name.removeprefix('spark_')}"] = ratio
+        first = clicks.rows / measured[name]["first"]
+        times = f"{ratio:.2f}×" if ratio else "–"
+        shown.add_row(name, f"{rate:,.0f}", spread(measured[name]["seconds"]), f"{first:,.0f}", times)
+    report(shown, result)
+
+
+if __name__ == "__main__":
+    main()

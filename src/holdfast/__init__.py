@@ -1,0 +1,124 @@
+"""Holdfast gives PySpark streams state that scales, moves and heals while the query runs.
+
+Names are loaded when they are first used: Spark's Python workers import this package for the intake alone, and should
+not pay for Numba and the API.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.api.aggregates import (
+        Aggregate,
+        approx_distinct,
+        count,
+        first,
+        last,
+        max,
+        mean,
+        min,
+        stddev,
+        sum,
+        var,
+    )
+    from holdfast.api.job import Job
+    from holdfast.api.run import Run
+    from holdfast.api.state import State
+    from holdfast.api.status import ContainerStatus, StageStatus, Status
+    from holdfast.api.stream import AggregatedStream, KeyedStream, Stream
+    from holdfast.errors import (
+        ContainerError,
+        CorruptionError,
+        EpochGone,
+        FencedError,
+        FormatError,
+        FullDiskError,
+        FunctionError,
+        HoldfastError,
+        JavaError,
+        PlanError,
+        StoreError,
+        TokenError,
+    )
+
+__version__ = "0.1.0"
+
+_PLACES = {
+    "Aggregate": "holdfast.api.aggregates",
+    "AggregatedStream": "holdfast.api.stream",
+    "ContainerError": "holdfast.errors",
+    "ContainerStatus": "holdfast.api.status",
+    "CorruptionError": "holdfast.errors",
+    "EpochGone": "holdfast.errors",
+    "FencedError": "holdfast.errors",
+    "FormatError": "holdfast.errors",
+    "FullDiskError": "holdfast.errors",
+    "FunctionError": "holdfast.errors",
+    "HoldfastError": "holdfast.errors",
+    "JavaError": "holdfast.errors",
+    "Job": "holdfast.api.job",
+    "KeyedStream": "holdfast.api.stream",
+    "PlanError": "holdfast.errors",
+    "Run": "holdfast.api.run",
+    "StageStatus": "holdfast.api.status",
+    "State": "holdfast.api.state",
+    "Status": "holdfast.api.status",
+    "StoreError": "holdfast.errors",
+    "Stream": "holdfast.api.stream",
+    "TokenError": "holdfast.errors",
+    "approx_distinct": "holdfast.api.aggregates",
+    "count": "holdfast.api.aggregates",
+    "first": "holdfast.api.aggregates",
+    "last": "holdfast.api.aggregates",
+    "max": "holdfast.api.aggregates",
+    "mean": "holdfast.api.aggregates",
+    "min": "holdfast.api.aggregates",
+    "stddev": "holdfast.api.aggregates",
+    "sum": "holdfast.api.aggregates",
+    "var": "holdfast.api.aggregates",
+}
+
+__all__ = [  # noqa: RUF022 - as in _PLACES
+    "Aggregate",
+    "AggregatedStream",
+    "ContainerError",
+    "ContainerStatus",
+    "CorruptionError",
+    "EpochGone",
+    "FencedError",
+    "FormatError",
+    "FullDiskError",
+    "FunctionError",
+    "HoldfastError",
+    "JavaError",
+    "Job",
+    "KeyedStream",
+    "PlanError",
+    "Run",
+    "StageStatus",
+    "State",
+    "Status",
+    "StoreError",
+    "Stream",
+    "TokenError",
+    "approx_distinct",
+    "count",
+    "first",
+    "last",
+    "max",
+    "mean",
+    "min",
+    "stddev",
+    "sum",
+    "var",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'holdfast' has no attribute '{name}'")
+    return getattr(import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PLACES])

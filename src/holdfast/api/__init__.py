@@ -1,0 +1,1 @@
+"""What a user writes: Job, Stream, aggregates, Run."""

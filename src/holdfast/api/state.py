@@ -1,0 +1,122 @@
+"""Reading live state: always as of one committed epoch, and always saying which."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+from holdfast.container.client import Unreachable
+from holdfast.errors import EpochGone, PlanError
+from holdfast.spark.scan import Scan
+
+if TYPE_CHECKING:
+    from holdfast.api.run import Run
+
+EPOCH_METADATA = b"holdfast.epoch"
+READ_SECONDS = 60.0
+T = TypeVar("T")
+
+
+class State:
+    """The state of one stage. ``epoch`` is the epoch of the last answer."""
+
+    def __init__(self, run: Run, stage: str) -> None:
+        self._run = run
+        self._stage = stage
+        self._plan = next(plan for plan in run._plan.stages if plan.name == stage)
+        self.epoch = 0
+
+    def to_arrow(self) -> pa.Table:
+        """All rows, as a table whose schema metadata has the epoch under ``holdfast.epoch``."""
+        schema = self._plan.build().output_schema
+
+        def read(epoch: int) -> pa.Table:
+            scan = self._scan(epoch)
+            batches = [batch for part in range(len(scan.parts)) for batch in scan.part(part)]
+            return pa.Table.from_batches(batches, schema).replace_schema_metadata(
+                {EPOCH_METADATA: str(epoch)}
+            )
+
+        return self._as_of_one_epoch(read)
+
+    def get(self, *key: Any) -> dict[str, Any] | None:
+        """The row of one key, with ``_epoch``; None if there is no such key. Several key columns: several arguments."""
+        keys = self._plan.operator.keys
+        if len(key) != len(keys):
+            raise PlanError(
+                f"The key has {len(keys)} columns ({', '.join(k.name for k in keys)}), not {len(key)}."
+            )
+        wanted = self._key_rows(key)
+        number = wanted.column("_h")[0].as_py() % self._run._file.slices
+
+        def read(epoch: int) -> dict[str, Any] | None:
+            header = {"stage": self._stage, "slice": number, "epoch": epoch}
+            owner = self._run._shell.machine.owner(number)
+            if owner is None:
+                raise EpochGone(f"Slice {number} has no owner at the moment.")
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, wanted.schema) as out:
+                out.write_batch(wanted)
+            _, blobs = self._run._fleet.call(owner, "get", header, sink.getvalue().to_pybytes())
+            with pa.ipc.open_stream(blobs[0]) as reader:
+                rows = reader.read_all().to_pylist()
+            return {**rows[0], "_epoch": epoch} if rows else None
+
+        return self._as_of_one_epoch(read)
+
+    def to_df(self) -> DataFrame:
+        """All rows as a Spark DataFrame with an ``_epoch`` column; each action reads one committed epoch."""
+        run = self._run
+        return (
+            run.job.spark.read.format("holdfast")
+            .option("store", run._ledger.store.uri)
+            .option("stage", self._stage)
+            .option("token", run._jobs.token)
+            .load()
+        )
+
+    def _scan(self, epoch: int) -> Scan:
+        return self._run._jobs.scan(self._stage, self._plan.level, epoch, "read")
+
+    def _as_of_one_epoch(self, read: Callable[[int], T]) -> T:
+        """Pin the newest committed epoch, read it, and if it has gone meanwhile begin again with a newer one."""
+        deadline = time.monotonic() + READ_SECONDS
+        while True:
+            epoch = self._run._shell.machine.committed
+            try:
+                with self._pinned(epoch):
+                    found = read(epoch)
+            except (EpochGone, Unreachable):
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+                continue
+            self.epoch = epoch
+            return found
+
+    @contextmanager
+    def _pinned(self, epoch: int) -> Iterator[None]:
+        reader = uuid.uuid4().hex
+        self._run._fleet.call_all("pin", {"reader": reader, "epoch": epoch})
+        try:
+            yield
+        finally:
+            self._run._fleet.call_all("unpin", {"reader": reader})
+
+    def _key_rows(self, key: tuple[Any, ...]) -> pa.RecordBatch:
+        """The key as Spark has it, typed and hashed by Spark itself."""
+        columns = [
+            F.lit(value).cast(column.type)
+            for value, column in zip(key, self._plan.operator.keys, strict=True)
+        ]
+        row = self._run.job.spark.range(1).select(
+            F.xxhash64(*columns).alias("_h"), *[column.alias(f"k{at}") for at, column in enumerate(columns)]
+        )
+        return row.toArrow().combine_chunks().to_batches()[0]

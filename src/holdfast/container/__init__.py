@@ -1,0 +1,1 @@
+"""The state process: Flight service, staging, apply, outputs."""

@@ -1,0 +1,382 @@
+"""The slices of one job on this container, and what can be done to them.
+
+All slices of all stages answer the same six questions (``holdfast.state``), so this module knows nothing of
+aggregates. Work is cut by slice: a pool of threads runs them side by side (the kernels let go of the GIL), and each
+slice has one lock, held only while that slice is applied or read.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast import faults
+from holdfast.container.staging import Staging
+from holdfast.errors import CorruptionError, EpochGone, FencedError, HoldfastError, StoreError
+from holdfast.log.ledger import Ledger
+from holdfast.log.pack import Pack, PackWriter
+from holdfast.log.pack import SliceState as PackedSlice
+from holdfast.log.records import Prepare, SegmentRef
+from holdfast.log.segment import Chunk, Segment
+from holdfast.operators.aggregate import AggregateOperator, Rows
+from holdfast.plan.stage import StagePlan
+from holdfast.state.slice import Mode, SliceState
+
+LEASE_SECONDS = 60.0
+
+
+@dataclass
+class HeldSlice:
+    """A slice's state with the lock of whoever works on it."""
+
+    state: SliceState
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+@dataclass
+class HostedStage:
+    plan: StagePlan
+    operator: AggregateOperator
+    slices: dict[int, HeldSlice] = field(default_factory=dict)
+
+
+class HostedJob:
+    """One job's slices here, behind the fence of its newest master."""
+
+    def __init__(
+        self,
+        job: str,
+        plans: Sequence[StagePlan],
+        slices: int,
+        ledger: Ledger,
+        pool: ThreadPoolExecutor,
+        staging: Staging,
+    ) -> None:
+        self.job = job
+        self.slice_count = slices
+        self.ledger = ledger
+        self.store = ledger.section
+        self.stages = {plan.name: HostedStage(plan, plan.build()) for plan in plans}
+        self.levels = max(plan.level for plan in plans)
+        self.committed = 0
+        self._pool = pool
+        self._staging = staging
+        self._incarnation = 0
+        self._pins: dict[str, tuple[int, float]] = {}
+        self._lock = threading.Lock()
+
+    # --- who may speak ------------------------------------------------------------------------------------
+
+    def admit(self, incarnation: int) -> None:
+        with self._lock:
+            if incarnation < self._incarnation:
+                raise FencedError(
+                    f"Master {incarnation} of job '{self.job}' has been replaced by master {self._incarnation}.",
+                    safe="Nothing was changed by this request; the newer master owns the state.",
+                    todo="Stop this driver.",
+                )
+            self._incarnation = incarnation
+
+    # --- apply, undo, commit ------------------------------------------------------------------------------
+
+    def apply(self, prepare: Prepare, slices: Sequence[int]) -> dict[str, Any]:
+        """Bring ``slices`` of the prepare's level from e-1 to e. Slices that are there already stay as they are."""
+        epoch = prepare.fence.epoch
+        sizes = {}
+        for stage in self._at_level(prepare.level):
+            todo = [number for number in slices if stage.slices[number].state.epoch < epoch]
+            rows = self._rows_of(stage, prepare, todo)
+
+            def run(number: int, stage: HostedStage = stage, rows: dict[int, list[Rows]] = rows) -> None:
+                held = stage.slices[number]
+                parts = rows.get(number)
+                with held.lock:
+                    held.state.apply(epoch, stage.operator.concat(parts) if parts else None)
+
+            self._each(todo[: len(todo) // 2], run)
+            faults.place("mid-apply", epoch)
+            self._each(todo[len(todo) // 2 :], run)
+            states = [held.state for held in list(stage.slices.values())]
+            sizes[stage.plan.name] = {
+                "changed": sum(state.changed for state in states),
+                "rows": sum(state.rows for state in states),
+            }
+        return {"stages": sizes}
+
+    def undo(self, epoch: int) -> None:
+        """Take ``epoch`` back wherever it was applied."""
+        for stage in self.stages.values():
+            for held in list(stage.slices.values()):
+                with held.lock:
+                    if held.state.epoch == epoch:
+                        held.state.undo()
+
+    def commit(self, epoch: int) -> None:
+        self.committed = max(self.committed, epoch)
+        self._staging.drop_through(epoch)
+        self._release()
+
+    # --- bring back ---------------------------------------------------------------------------------------
+
+    def restore(
+        self, slices: Sequence[int], epoch: int, checkpoint: int, packs: dict[str, list[int]]
+    ) -> dict[str, int]:
+        """Load ``slices`` as of ``checkpoint`` and replay the log up to ``epoch``; they appear when they are whole."""
+        fresh: dict[str, dict[int, HeldSlice]] = {}
+        loaded = 0
+        for stage in self.stages.values():
+            fresh[stage.plan.name] = {number: HeldSlice(stage.operator.new_slice()) for number in slices}
+        if checkpoint:
+            loaded = self._load(fresh, slices, checkpoint, packs)
+        replayed = 0
+        for past in range(checkpoint + 1, epoch + 1):
+            for level in range(1, self.levels + 1):
+                replayed += self._replay(fresh, self._prepare(past, level), slices)
+        with self._lock:
+            for name, held in fresh.items():
+                self.stages[name].slices.update(held)
+            self.committed = max(self.committed, epoch)
+        return {"loaded": loaded, "replayed": replayed}
+
+    def forget(self, slices: Iterable[int]) -> None:
+        with self._lock:
+            for stage in self.stages.values():
+                for number in slices:
+                    stage.slices.pop(number, None)
+
+    def _load(
+        self,
+        fresh: dict[str, dict[int, HeldSlice]],
+        slices: Sequence[int],
+        checkpoint: int,
+        packs: dict[str, list[int]],
+    ) -> int:
+        place = {number: name for name, numbers in packs.items() for number in numbers}
+        opened = {name: Pack.open(self.store, name) for name in {place[number] for number in slices}}
+        sizes = []
+
+        def load(work: tuple[str, int]) -> None:
+            stage, number = work
+            table = opened[place[number]].slice(stage, number)
+            fresh[stage][number].state.load([table], checkpoint)
+            sizes.append(table.nbytes)
+
+        self._each([(stage, number) for stage in fresh for number in slices], load)
+        return sum(sizes)
+
+    def _replay(self, fresh: dict[str, dict[int, HeldSlice]], prepare: Prepare, slices: Sequence[int]) -> int:
+        epoch = prepare.fence.epoch
+        total = 0
+        for stage in self._at_level(prepare.level):
+            rows = self._rows_of(stage, prepare, slices)
+            total += sum(len(part) for parts in rows.values() for part in parts)
+
+            def run(number: int, stage: HostedStage = stage, rows: dict[int, list[Rows]] = rows) -> None:
+                state = fresh[stage.plan.name][number].state
+                parts = rows.get(number)
+                state.apply(epoch, stage.operator.concat(parts) if parts else None)
+                state.release(epoch)
+
+            self._each(slices, run)
+        return total
+
+    # --- the log's rows -----------------------------------------------------------------------------------
+
+    def _rows_of(self, stage: HostedStage, prepare: Prepare, slices: Sequence[int]) -> dict[int, list[Rows]]:
+        """The epoch's rows of each wanted slice, in the order that ``prepare`` fixed: (partition, position)."""
+        wanted = np.zeros(self.slice_count, dtype=bool)
+        wanted[list(slices)] = True
+        found: dict[int, list[Rows]] = {}
+        if not slices:
+            return found
+        for ref in prepare.segments:
+            try:
+                self._take_rows(stage, prepare, ref, wanted, found)
+            except CorruptionError as error:
+                raise _lost_segment(prepare, ref, error) from error
+        return found
+
+    def _take_rows(
+        self,
+        stage: HostedStage,
+        prepare: Prepare,
+        ref: SegmentRef,
+        wanted: np.ndarray,
+        found: dict[int, list[Rows]],
+    ) -> None:
+        partial = stage.plan.input in ref.partial
+        for chunk in self._chunks(prepare, ref, stage.plan.input, wanted):
+            rows = stage.operator.decode(chunk.rows, partial=partial)
+            bounds = chunk.bounds.tolist()
+            for at, number in enumerate(chunk.slices.tolist()):
+                if wanted[number]:
+                    found.setdefault(number, []).append(rows.slice(bounds[at], bounds[at + 1]))
+
+    def _chunks(self, prepare: Prepare, ref: SegmentRef, input: int, wanted: np.ndarray) -> Iterator[Chunk]:
+        staged = self._staging.take(ref.name) if ref.inline is None else None
+        if staged is not None and staged.covers(wanted):
+            yield from staged.chunks.get(input, [])
+        else:
+            yield from self._segment(prepare, ref).chunks(input, wanted)
+
+    def _segment(self, prepare: Prepare, ref: SegmentRef) -> Segment:
+        """A segment that is what ``prepare`` says; an error names file, epoch and source offsets."""
+        try:
+            if ref.inline is not None:
+                return Segment.open(prepare.attachments[ref.inline], f"{prepare.file} (inline rows)")
+            segment = Segment.at(self.store, ref.name)
+        except StoreError as error:
+            raise _lost_segment(prepare, ref, error) from error
+        if segment.checksum != ref.checksum:
+            raise _lost_segment(prepare, ref, CorruptionError("it is not the file that was prepared"))
+        return segment
+
+    def _prepare(self, epoch: int, level: int) -> Prepare:
+        prepare = self.ledger.get_prepare(epoch, level)
+        if prepare is None:
+            raise CorruptionError(
+                f"{Prepare.file_of(epoch, level)} is missing, and epoch {epoch} is needed to bring state back.",
+                safe="Nothing was changed.",
+                todo="Bring the file back from a copy of the store.",
+            )
+        return prepare
+
+    # --- read ---------------------------------------------------------------------------------------------
+
+    def outputs(
+        self, stage_name: str, slices: Sequence[int], epoch: int, mode: Mode | Literal["read"]
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The output rows of each slice, one batch a slice, in slice order."""
+        stage = self.stages[stage_name]
+        for number in slices:
+            held = self._held(stage, number)
+            with held.lock:
+                if mode == "read":
+                    batch = held.state.read(epoch)
+                else:
+                    if held.state.epoch != epoch:
+                        raise EpochGone(
+                            f"Slice {number} of '{stage_name}' is at epoch {held.state.epoch}, not {epoch}.",
+                            todo="Ask the master again.",
+                        )
+                    batch = held.state.outputs(epoch, mode)
+            yield number, batch
+
+    def get(self, stage_name: str, number: int, epoch: int, keys: pa.RecordBatch) -> pa.RecordBatch:
+        stage = self.stages[stage_name]
+        held = self._held(stage, number)
+        with held.lock:
+            return held.state.read(epoch, stage.operator.decode_keys(keys))
+
+    def pin(self, reader: str, epoch: int) -> None:
+        """Keep ``epoch`` readable until ``unpin``, or until the lease runs out."""
+        with self._lock:
+            self._pins[reader] = (epoch, time.monotonic() + LEASE_SECONDS)
+
+    def unpin(self, reader: str) -> None:
+        with self._lock:
+            self._pins.pop(reader, None)
+        self._release()
+
+    def _held(self, stage: HostedStage, number: int) -> HeldSlice:
+        held = stage.slices.get(number)
+        if held is None:
+            raise EpochGone(
+                f"Slice {number} of '{stage.plan.name}' is not here.", todo="Ask the master again."
+            )
+        return held
+
+    def _release(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            self._pins = {reader: pin for reader, pin in self._pins.items() if pin[1] > now}
+            through = min([self.committed, *(epoch for epoch, _ in self._pins.values())])
+            every = [held for stage in self.stages.values() for held in stage.slices.values()]
+        for held in every:
+            with held.lock:
+                held.state.release(through)
+
+    # --- checkpoint ---------------------------------------------------------------------------------------
+
+    def checkpoint(self, epoch: int, slices: Sequence[int], pack: str) -> dict[str, Any]:
+        """Write ``slices`` as of ``epoch`` into one pack, behind whatever epochs run meanwhile."""
+        reader = f"checkpoint-{epoch}"
+        self.pin(reader, epoch)
+        try:
+            nbytes = PackWriter().write(self.store, pack, self._copies(epoch, slices))
+        finally:
+            self.unpin(reader)
+        return {"bytes": nbytes}
+
+    def _copies(self, epoch: int, slices: Sequence[int]) -> Iterator[PackedSlice]:
+        for name, stage in self.stages.items():
+            for number in slices:
+                held = self._held(stage, number)
+                with held.lock:
+                    copy = held.state.delta(0, epoch)
+                yield PackedSlice(name, number, epoch, copy)
+
+    def verify(self, packs: Iterable[str]) -> int:
+        """Read packs back, every byte of them. Raises on the first that is not what was written."""
+        return sum(Pack.open(self.store, name).verify() for name in packs)
+
+    def scrub(self, first: int, last: int) -> int:
+        """Read back the log of these epochs, every byte. Raises on the first segment that is not what was written."""
+        segments = 0
+        for epoch in range(first, last + 1):
+            for level in range(1, self.levels + 1):
+                prepare = self._prepare(epoch, level)
+                for ref in prepare.segments:
+                    if ref.inline is None:
+                        self._segment(prepare, ref).verify()
+                        segments += 1
+        return segments
+
+    # --- about itself -------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        with self._lock:
+            stages = {
+                name: {
+                    "slices": len(stage.slices),
+                    "rows": sum(held.state.rows for held in stage.slices.values()),
+                    "bytes": sum(held.state.nbytes for held in stage.slices.values()),
+                }
+                for name, stage in self.stages.items()
+            }
+        return {"stages": stages, "committed": self.committed, "staged": self._staging.used}
+
+    def _at_level(self, level: int) -> list[HostedStage]:
+        return [stage for stage in self.stages.values() if stage.plan.level == level]
+
+    def _each(self, work: Sequence[Any], run: Callable[[Any], None]) -> None:
+        """Run all of it on the pool, and raise the first error only when nothing is running any more."""
+        first: HoldfastError | None = None
+        for future in [self._pool.submit(run, item) for item in work]:
+            error = future.exception()
+            if isinstance(error, HoldfastError):
+                first = first or error
+            elif error is not None:
+                raise error
+        if first is not None:
+            raise first
+
+
+def _lost_segment(prepare: Prepare, ref: SegmentRef, cause: StoreError) -> CorruptionError:
+    """The error for rows that were prepared and cannot be read: file, epoch, source offsets."""
+    if "source offsets" in cause.what:
+        return CorruptionError(cause.what, safe=cause.safe, todo=cause.todo)
+    where = ref.name or f"{prepare.file} (inline rows)"
+    return CorruptionError(
+        f"The rows of epoch {prepare.fence.epoch} in {where} cannot be read: {cause.what} "
+        f"They are the rows of source offsets {prepare.offsets}.",
+        safe="Nothing was skipped and nothing was changed; other epochs and checkpoints are not touched.",
+        todo="Bring the file back from a copy of the store. Without one, start with a new store and read these offsets again.",
+    )

@@ -1,0 +1,199 @@
+"""The Flight face of a container: DoPut brings rows in, DoGet takes outputs out, DoAction is control.
+
+No call moves bulk data both ways, so none can fill both directions and stick. Handlers only translate; what happens is
+in ``hosting``. An error of ours crosses as its wire form inside a Flight error.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from holdfast.container import wire
+from holdfast.container.hosting import HostedJob
+from holdfast.container.staging import Staging
+from holdfast.errors import ContainerError, FunctionError, HoldfastError
+from holdfast.log.ledger import Ledger
+from holdfast.log.records import Prepare
+from holdfast.log.segment import Chunk
+from holdfast.log.store import Store
+from holdfast.plan.stage import StagePlan
+
+SCAN_ROWS = 65_536
+Answer = tuple[dict[str, Any], list[bytes]]
+
+
+class ContainerService(flight.FlightServerBase):
+    def __init__(self, container: str, token: str, host: str, threads: int, staging_bytes: int) -> None:
+        super().__init__(f"grpc://{host}:0", middleware={"door": wire.Doorkeeper(token, container)})
+        self.container = container
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="slices")
+        self._staging = Staging(staging_bytes)
+        self._jobs: dict[str, HostedJob] = {}
+        self._lock = threading.Lock()
+        self._actions: dict[str, Callable[[dict[str, Any], list[memoryview]], Answer]] = {
+            "ping": lambda _header, _blobs: ({"container": self.container, "pid": os.getpid()}, []),
+            "host": self._host,
+            "restore": self._restore,
+            "apply": self._apply,
+            "undo": _quiet(lambda header: self._job(header).undo(header["epoch"])),
+            "commit": _quiet(lambda header: self._job(header).commit(header["epoch"])),
+            "forget": _quiet(lambda header: self._job(header).forget(header["slices"])),
+            "checkpoint": self._checkpoint,
+            "verify": lambda header, _: ({"bytes": self._job(header).verify(header["packs"])}, []),
+            "scrub": lambda header, _: (
+                {"segments": self._job(header).scrub(header["first"], header["last"])},
+                [],
+            ),
+            "pin": _quiet(lambda header: self._job(header).pin(header["reader"], header["epoch"])),
+            "unpin": _quiet(lambda header: self._job(header).unpin(header["reader"])),
+            "get": self._get,
+            "status": lambda header, _: (self._job(header).status() | {"threads": self._threads}, []),
+        }
+
+    def close(self) -> None:
+        self.shutdown()
+        self._pool.shutdown(wait=True)
+
+    # --- Flight's three verbs -----------------------------------------------------------------------------
+
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
+        with _crossing():
+            run = self._actions.get(action.type)
+            if run is None:
+                raise HoldfastError(f"This container knows no action '{action.type}'.")
+            header, blobs = run(*wire.unpack(action.body.to_pybytes()))
+        return iter([flight.Result(wire.pack(header, *blobs))])
+
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
+        with _crossing():
+            header, _ = wire.unpack(ticket.ticket)
+            job = self._job(header)
+            operator = job.stages[header["stage"]].operator
+            schema = operator.changelog_schema if header["mode"] == "changelog" else operator.output_schema
+        return flight.GeneratorStream(schema, self._scan(job, header))
+
+    def do_put(
+        self,
+        context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.FlightMetadataWriter,
+    ) -> None:
+        """One task's rows of one input for the slices that live here. Best effort: the log has them too."""
+        with _crossing():
+            header, _ = wire.unpack(descriptor.command)
+            self._job(header)
+            segment = header["segment"]
+            entry = self._staging.begin(header["epoch"], segment, frozenset(header["slices"]))
+            for chunk in reader:
+                place, blobs = wire.unpack(chunk.app_metadata.to_pybytes())
+                slices, bounds = (np.frombuffer(blob, dtype=np.int64) for blob in blobs)
+                if not self._staging.add(segment, entry, Chunk(place["input"], chunk.data, slices, bounds)):
+                    raise ContainerError(
+                        "Staging is full: read the log.", safe="The rows are in their segment."
+                    )
+            entry.sealed = True
+
+    # --- actions ------------------------------------------------------------------------------------------
+
+    def _host(self, header: dict[str, Any], _: list[memoryview]) -> Answer:
+        plans = [StagePlan.from_dict(plan) for plan in header["stages"]]
+        with self._lock:
+            if header["job"] not in self._jobs:
+                self._jobs[header["job"]] = HostedJob(
+                    header["job"],
+                    plans,
+                    header["slices"],
+                    Ledger(Store(header["store"]), header["section"]),
+                    self._pool,
+                    self._staging,
+                )
+        self._job(header)
+        return {}, []
+
+    def _restore(self, header: dict[str, Any], _: list[memoryview]) -> Answer:
+        result = self._job(header).restore(
+            header["slices"], header["epoch"], header["checkpoint"], header["packs"]
+        )
+        return result, []
+
+    def _apply(self, header: dict[str, Any], blobs: list[memoryview]) -> Answer:
+        prepare = Prepare.from_bytes(bytes(blobs[0]), header["name"])
+        return self._job(header).apply(prepare, header["slices"]), []
+
+    def _checkpoint(self, header: dict[str, Any], _: list[memoryview]) -> Answer:
+        return self._job(header).checkpoint(header["epoch"], header["slices"], header["pack"]), []
+
+    def _get(self, header: dict[str, Any], blobs: list[memoryview]) -> Answer:
+        with pa.ipc.open_stream(blobs[0]) as reader:
+            keys = reader.read_next_batch()
+        batch = self._job(header).get(header["stage"], header["slice"], header["epoch"], keys)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as out:
+            out.write_batch(batch)
+        return {}, [sink.getvalue().to_pybytes()]
+
+    def _scan(self, job: HostedJob, header: dict[str, Any]) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+        skip = {int(number): rows for number, rows in header.get("skip", {}).items()}
+        with _crossing():
+            for number, batch in job.outputs(
+                header["stage"], header["slices"], header["epoch"], header["mode"]
+            ):
+                for start in range(skip.get(number, 0), batch.num_rows, SCAN_ROWS):
+                    part = batch.slice(start, SCAN_ROWS)
+                    yield part, wire.pack({"slice": number, "row": start})
+
+    def _job(self, header: dict[str, Any]) -> HostedJob:
+        job = self._jobs.get(header["job"])
+        if job is None:
+            raise ContainerError(
+                f"Container '{self.container}' does not host job '{header['job']}'.",
+                safe="Nothing was read or changed.",
+                todo="Ask the job's master for its containers.",
+            )
+        job.admit(header["incarnation"])
+        return job
+
+
+def _quiet(run: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any], list[memoryview]], Answer]:
+    """An action with nothing to tell."""
+
+    def action(header: dict[str, Any], _: list[memoryview]) -> Answer:
+        run(header)
+        return {}, []
+
+    return action
+
+
+class _crossing:  # noqa: N801 - reads as a statement: with _crossing()
+    """Turns our errors into Flight errors that carry them whole, and any other into one that says where it was."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, flight.FlightError | GeneratorExit):
+            return
+        if not isinstance(error, HoldfastError):
+            error = FunctionError(
+                f"A container failed at its work: {type(error).__name__}: {error}",
+                safe="The epoch is not committed; nothing of it is visible.",
+                todo="This is a defect of Holdfast; the container's log has the trace.",
+            ).with_traceback(error.__traceback__)
+            _report(error)
+        raise flight.FlightServerError(error.to_wire()) from error
+
+
+def _report(error: BaseException) -> None:
+    traceback.print_exception(error, file=sys.stderr)

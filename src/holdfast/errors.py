@@ -1,0 +1,103 @@
+"""One tree of errors, by cause.
+
+Every error says three things to the person reading it: what happened, what is safe, and what to do next. The
+three parts are kept apart so that a terminal, a notebook and a log can each show them in their own way, and so
+that an error raised inside a container reaches the driver whole (``to_wire`` and ``from_wire``).
+"""
+
+from __future__ import annotations
+
+import json
+
+
+class HoldfastError(Exception):
+    """The root of everything Holdfast raises on purpose."""
+
+    def __init__(self, what: str, *, safe: str = "", todo: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.safe = safe
+        self.todo = todo
+
+    def __str__(self) -> str:
+        lines = [self.what]
+        if self.safe:
+            lines.append(f"  Safe: {self.safe}")
+        if self.todo:
+            lines.append(f"  Do:   {self.todo}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self).__name__, self.what, self.safe, self.todo)
+
+    def to_wire(self) -> str:
+        return json.dumps(
+            {"error": type(self).__name__, "what": self.what, "safe": self.safe, "todo": self.todo}
+        )
+
+
+class PlanError(HoldfastError):
+    """The job as written cannot run: an unknown column, an unsupported type, a graph that makes no sense."""
+
+
+class StoreError(HoldfastError):
+    """The store cannot serve this job: it belongs to another, differs from the graph, or breaks its promises."""
+
+
+class FormatError(StoreError):
+    """A file of the store was written by a newer Holdfast."""
+
+
+class CorruptionError(StoreError):
+    """Bytes of the store are not what was written. Never skipped, always named."""
+
+
+class FullDiskError(StoreError):
+    """The store or its file system has no room left."""
+
+
+class FencedError(HoldfastError):
+    """Somebody with a higher fence has taken over; this one stops."""
+
+
+class ContainerError(HoldfastError):
+    """A container could not start, or died where it could not be replaced."""
+
+
+class TokenError(HoldfastError):
+    """A request without the right token, or for another container than the one that got it."""
+
+
+class FunctionError(HoldfastError):
+    """Applying an epoch raised: an overflow, or a user's own function."""
+
+
+class EpochGone(HoldfastError):
+    """The epoch a reader asked for is no longer held."""
+
+
+class JavaError(HoldfastError):
+    """No usable Java."""
+
+
+def _every_subclass(cls: type[HoldfastError]) -> dict[str, type[HoldfastError]]:
+    found = {cls.__name__: cls}
+    for sub in cls.__subclasses__():
+        found.update(_every_subclass(sub))
+    return found
+
+
+def _rebuild(name: str, what: str, safe: str, todo: str) -> HoldfastError:
+    return _every_subclass(HoldfastError).get(name, HoldfastError)(what, safe=safe, todo=todo)
+
+
+def from_wire(text: str) -> HoldfastError | None:
+    """The error that ``to_wire`` packed, wherever in ``text`` it stands (gRPC puts words around it)."""
+    start = text.find('{"error": ')
+    if start < 0:
+        return None
+    try:
+        found, _ = json.JSONDecoder().raw_decode(text[start:])
+    except ValueError:
+        return None
+    return _rebuild(found["error"], found["what"], found["safe"], found["todo"])

@@ -1,0 +1,1 @@
+"""The durable side: the store, segments, prepare and commit files, checkpoint packs."""

@@ -1,0 +1,337 @@
+"""The ledger: one job's view of its small files, and what may be deleted when.
+
+Everything that decides something is a put-if-absent: whoever loses reads the winner's file and goes on with
+that. The ledger lists a folder when it first needs it; from then on it remembers the newest number and only
+looks whether the next one has come (by another driver), so an epoch costs no listing.
+
+Job-wide files (``job.json``, ``owner/``, ``routing/``) are in the store itself, those of a section in its
+folder.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, Protocol, TypeVar
+
+from holdfast.errors import CorruptionError, StoreError
+from holdfast.log.pack import parse_pack_name
+from holdfast.log.records import Commit, JobFile, Manifest, Owner, Prepare, Routing
+from holdfast.log.segment import parse_segment_name
+from holdfast.log.store import Store
+
+KEPT = 100
+"""How many epochs' prepares and commits outlive the log's cut."""
+
+_PREPARE = re.compile(r"(\d{10,})\.(\d+)")
+
+
+class _Record(Protocol):
+    @property
+    def file(self) -> str: ...
+    def to_bytes(self) -> bytes: ...
+
+
+R = TypeVar("R", bound=_Record)
+
+
+class _Numbered(Generic[R]):
+    """A folder of files numbered without gaps, of which the newest counts."""
+
+    def __init__(self, store: Store, file_of: Callable[[int], str], read: Callable[[bytes, str], R]) -> None:
+        self._store = store
+        self._file_of = file_of
+        self._read = read
+        self._folder, _, first = file_of(0).partition("/")
+        self._suffix = first.lstrip("0")
+        self._newest: tuple[int, R] | None = None
+
+    def numbers(self) -> list[int]:
+        found = (name.removesuffix(self._suffix) for name in self._store.list(self._folder))
+        return sorted(int(name) for name in found if name.isdecimal())
+
+    def get(self, number: int) -> R | None:
+        file = self._file_of(number)
+        return _read(self._store, file, self._read)
+
+    def put(self, number: int, record: R) -> tuple[R, bool]:
+        """The record that has the number from now on, and whether it is ours."""
+        won = self._store.put_if_absent(record.file, record.to_bytes())
+        found = record if won else self.get(number)
+        if found is None:
+            raise StoreError(
+                f"{record.file} was there and is gone: somebody is deleting files of {self._store.uri}"
+            )
+        if self._newest is None or number >= self._newest[0]:
+            self._newest = (number, found)
+        return found, won
+
+    def newest(self) -> R | None:
+        if self._newest is None:
+            numbers = self.numbers()
+            record = self.get(numbers[-1]) if numbers else None
+            if record is None:
+                return None
+            self._newest = (numbers[-1], record)
+        while (later := self.get(self._newest[0] + 1)) is not None:
+            self._newest = (self._newest[0] + 1, later)
+        return self._newest[1]
+
+    def delete(self, numbers: Iterable[int]) -> None:
+        self._store.delete(self._file_of(number) for number in numbers)
+
+
+class Ledger:
+    """What the store knows of a job (and of one section of it). One thread at a time."""
+
+    def __init__(self, store: Store, section: str = "") -> None:
+        self.store = store
+        self.section = store.sub(section) if section else store
+        self._owners = _Numbered(store, Owner.file_of, Owner.from_bytes)
+        self._routings = _Numbered(store, Routing.file_of, Routing.from_bytes)
+        self._commits = _Numbered(self.section, Commit.file_of, Commit.from_bytes)
+        self._manifests = _Numbered(self.section, Manifest.file_of, Manifest.from_bytes)
+        self._last_prepared: tuple[int, int] | None = None
+        self._named: dict[tuple[int, int], frozenset[str]] = {}  # segments that a prepare names
+
+    # The job and who runs it
+
+    def open_or_create_job(self, job: JobFile) -> JobFile:
+        """The store's own job file: ``job`` if the store is new. Refuses a store that another job, or
+        another graph, has written."""
+        if self.store.put_if_absent(job.file, job.to_bytes()):
+            return job
+        mine = JobFile.from_bytes(job.to_bytes(), job.file)  # as JSON has it: no tuples
+        found = JobFile.from_bytes(self.store.read(job.file), f"{self.store.uri}/{job.file}")
+        if found.name != mine.name:
+            raise StoreError(
+                f"The store {self.store.uri} belongs to job {found.name!r}, not to {mine.name!r}",
+                safe="Nothing was changed.",
+                todo="Give every job a store of its own, or use the name that it had.",
+            )
+        differs = _differences("slices", found.slices, mine.slices)
+        differs += _differences("graph", found.graph, mine.graph)
+        if differs:
+            raise StoreError(
+                f"Job {mine.name!r} is not what it was when the store {self.store.uri} was made:\n"
+                + "\n".join(f"    {line}" for line in differs),
+                safe="Nothing was changed.",
+                todo="Start the job as it was, or with a new store.",
+            )
+        return found
+
+    def take_ownership(self, host: str, pid: int, address: str) -> Owner:
+        """The next incarnation, ours. Whoever had the job until now finds out when it looks."""
+        started = time.time_ns() // 1_000_000
+        while True:
+            last = self._owners.newest()
+            owner = Owner(last.incarnation + 1 if last else 1, host, pid, address, started)
+            _, won = self._owners.put(owner.incarnation, owner)
+            if won:
+                return owner
+
+    def newest_owner(self) -> Owner | None:
+        return self._owners.newest()
+
+    def put_routing(self, routing: Routing) -> Routing:
+        return self._routings.put(routing.version, routing)[0]
+
+    def last_routing(self) -> Routing | None:
+        return self._routings.newest()
+
+    # Epochs
+
+    def put_prepare(self, prepare: Prepare) -> Prepare:
+        """What the level of the epoch is from now on: ``prepare`` if we were first, else the winner's."""
+        epoch, level = prepare.fence.epoch, prepare.level
+        if not self.section.put_if_absent(prepare.file, prepare.to_bytes()):
+            winner = self.get_prepare(epoch, level)
+            if winner is None:
+                raise StoreError(
+                    f"{prepare.file} was there and is gone: somebody is deleting files of {self.store.uri}"
+                )
+            return winner
+        self._remember(prepare)
+        return prepare
+
+    def get_prepare(self, epoch: int, level: int) -> Prepare | None:
+        file = Prepare.file_of(epoch, level)
+        prepare = _read(self.section, file, Prepare.from_bytes)
+        if prepare is not None:
+            self._remember(prepare)
+        return prepare
+
+    def last_prepared(self) -> tuple[int, int] | None:
+        """The newest (epoch, level) that is prepared."""
+        if self._last_prepared is None:
+            known = self._prepared()
+            if not known:
+                return None
+            self._last_prepared = known[-1]
+        epoch, level = self._last_prepared
+        while True:
+            if self.section.exists(Prepare.file_of(epoch, level + 1)):
+                level += 1
+            elif self.section.exists(Prepare.file_of(epoch + 1, 1)):
+                epoch, level = epoch + 1, 1
+            else:
+                self._last_prepared = (epoch, level)
+                return self._last_prepared
+
+    def prepares(self, from_epoch: int, to_epoch: int | None = None) -> list[Prepare]:
+        """The prepares of these epochs (both ends included), in order of epoch and level. Replay depends on
+        all of them: a missing one is an error, except above the last when ``to_epoch`` is None."""
+        known = [key for key in self._prepared() if from_epoch <= key[0]]
+        if to_epoch is not None:
+            known = [key for key in known if key[0] <= to_epoch]
+        last = to_epoch if to_epoch is not None else (known[-1][0] if known else from_epoch - 1)
+        needed = {(epoch, 1) for epoch in range(from_epoch, last + 1)}
+        needed |= {(epoch, below) for epoch, level in known for below in range(1, level)}
+        found = {key: prepare for key in known if (prepare := self.get_prepare(*key))}
+        missing = sorted(needed - set(found))
+        if missing:
+            raise CorruptionError(
+                f"{self.section.uri}/{Prepare.file_of(*missing[0])} is missing; "
+                f"epochs {from_epoch} to {last} are needed",
+                safe="Nothing was changed.",
+                todo="Bring the file back from a copy of the store.",
+            )
+        return list(found.values())
+
+    def put_commit(self, commit: Commit) -> Commit:
+        return self._commits.put(commit.fence.epoch, commit)[0]
+
+    def get_commit(self, epoch: int) -> Commit | None:
+        return self._commits.get(epoch)
+
+    def last_committed(self) -> Commit | None:
+        return self._commits.newest()
+
+    # Checkpoints
+
+    def put_manifest(self, manifest: Manifest) -> Manifest:
+        return self._manifests.put(manifest.epoch, manifest)[0]
+
+    def manifests(self, on_corrupt: Callable[[CorruptionError], None] | None = None) -> list[Manifest]:
+        """The complete checkpoints, oldest first. A manifest that cannot be read is an error, or is told to
+        ``on_corrupt`` and left out: the one before it and the log still make the whole state."""
+        found: list[Manifest] = []
+        for number in self._manifests.numbers():
+            try:
+                manifest = self._manifests.get(number)
+            except CorruptionError as error:
+                if on_corrupt is None:
+                    raise
+                on_corrupt(error)
+            else:
+                found += [manifest] if manifest else []
+        return found
+
+    # What may go
+
+    def cut(self, epoch: int) -> int | None:
+        """Delete what only epochs up to ``epoch`` need: their segments, and their prepares and commits but
+        for the last 100 epochs; and the checkpoints before the second newest complete one.
+
+        It never cuts above that second newest checkpoint, whatever is asked, and does nothing without one.
+        Returns where the cut was made. Manifests go before their packs, so that none ever names a missing
+        pack.
+        """
+        kept = self.manifests()[-2:]
+        if len(kept) < 2:
+            return None
+        oldest = kept[0].epoch
+        epoch = min(epoch, oldest)
+        self.section.delete(name for name, where in self._segments() if where[0] <= epoch)
+
+        prepared = self._prepared()
+        recent = set(sorted({number for number, _ in prepared})[-KEPT:])
+        gone = [key for key in prepared if key[0] <= epoch and key[0] not in recent]
+        self.section.delete(Prepare.file_of(*key) for key in gone)
+        commits = self._commits.numbers()
+        self._commits.delete(number for number in commits[:-KEPT] if number <= epoch)
+        self._named = {key: names for key, names in self._named.items() if key[0] > epoch}
+
+        self._manifests.delete(number for number in self._manifests.numbers() if number < oldest)
+        needed = {pack for manifest in kept for pack in manifest.packs}
+        for name in self.section.list("checkpoint"):
+            parsed = parse_pack_name(name)
+            if parsed and parsed[0].epoch < oldest and f"checkpoint/{name}" not in needed:
+                self.section.delete([f"checkpoint/{name}"])
+        return epoch
+
+    def garbage(self) -> list[str]:
+        """Segments that no prepare names and none ever will: their level of their epoch is prepared without
+        them.
+
+        Nothing else is. A segment of a level that is not prepared yet may still be named, even by a lower
+        incarnation: a driver that has lost the job without knowing can be just about to write its prepare,
+        and may win.
+        """
+        segments = self._segments()
+        prepared = set(self._prepared()) if segments else set()
+        found: list[str] = []
+        for name, where in segments:
+            if where not in prepared:
+                continue
+            if where not in self._named:
+                self.get_prepare(*where)
+            if where in self._named and name not in self._named[where]:
+                found.append(name)
+        return found
+
+    def sweep(self) -> list[str]:
+        """Delete the garbage; what it was."""
+        found = self.garbage()
+        self.section.delete(found)
+        return found
+
+    # Within
+
+    def _remember(self, prepare: Prepare) -> None:
+        where = (prepare.fence.epoch, prepare.level)
+        self._named[where] = frozenset(ref.name for ref in prepare.segments)
+        if self._last_prepared is not None:
+            self._last_prepared = max(self._last_prepared, where)
+
+    def _prepared(self) -> list[tuple[int, int]]:
+        matches = (_PREPARE.fullmatch(name) for name in self.section.list("prepare"))
+        return sorted((int(match[1]), int(match[2])) for match in matches if match)
+
+    def _segments(self) -> list[tuple[str, tuple[int, int]]]:
+        names = ((f"log/{name}", parse_segment_name(name)) for name in self.section.list("log"))
+        return [(name, (parsed.fence.epoch, parsed.level)) for name, parsed in names if parsed]
+
+
+def _read(store: Store, file: str, parse: Callable[[bytes, str], R]) -> R | None:
+    data = store.read_if_present(file)
+    if data is None:
+        return None
+    record = parse(data, f"{store.uri}/{file}")
+    if record.file != file:
+        raise CorruptionError(f"{store.uri}/{file} holds what was written as {record.file}")
+    return record
+
+
+def _differences(where: str, stored: Any, asked: Any) -> list[str]:
+    """What differs, line by line, each with its place."""
+    if isinstance(stored, dict) and isinstance(asked, dict):
+        lines: list[str] = []
+        for key in dict.fromkeys([*stored, *asked]):
+            if key not in asked:
+                lines.append(f"{where}.{key}: {_short(stored[key])} in the store, nothing now")
+            elif key not in stored:
+                lines.append(f"{where}.{key}: nothing in the store, {_short(asked[key])} now")
+            else:
+                lines += _differences(f"{where}.{key}", stored[key], asked[key])
+        return lines
+    if isinstance(stored, list) and isinstance(asked, list) and len(stored) == len(asked):
+        pairs = enumerate(zip(stored, asked, strict=True))
+        return [line for number, (a, b) in pairs for line in _differences(f"{where}[{number}]", a, b)]
+    return [] if stored == asked else [f"{where}: {_short(stored)} in the store, {_short(asked)} now"]
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else text[:197] + "…"

@@ -1,0 +1,250 @@
+"""The small files that say what happened: prepare, commit, owner, routing, manifest and ``job.json``.
+
+Each is a frozen dataclass that knows its file name and its bytes. All but ``job.json`` are frames (JSON
+first, then attachments as they are), so that one altered byte is an error and not another history.
+``job.json`` is for people too: plain JSON with a checksum field of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from holdfast.errors import CorruptionError
+from holdfast.log.frames import FORMAT, FrameFile, FrameWriter, newer_format
+
+__all__ = [
+    "FORMAT",
+    "Commit",
+    "Fence",
+    "JobFile",
+    "Manifest",
+    "Owner",
+    "Prepare",
+    "Routing",
+    "SegmentRef",
+]
+
+
+@dataclass(frozen=True, order=True)
+class Fence:
+    """Who speaks: in every message, and in the names of segments and packs. A lower one is refused."""
+
+    incarnation: int
+    epoch: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class SegmentRef:
+    """A segment as ``prepare`` names it. Without a ``name`` its bytes are attachment number ``inline``."""
+
+    name: str
+    rows: int
+    nbytes: int
+    checksum: int
+    partition: int
+    task: int
+    inline: int | None = None
+    input_rows: int = 0  # before pre-aggregation
+    partial: tuple[int, ...] = ()  # the inputs that are pre-aggregated
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """What a level of an epoch is, for ever, whoever finishes it."""
+
+    fence: Fence
+    level: int
+    query_id: str
+    batch_id: int
+    offsets: str
+    segments: tuple[SegmentRef, ...]  # in partition order
+    clock: int  # ms
+    watermark_before: dict[str, int] = field(default_factory=dict)
+    watermark_after: dict[str, int] = field(default_factory=dict)
+    functions: dict[str, int] = field(default_factory=dict)
+    routing: int = 0
+    sinks: dict[str, int] = field(default_factory=dict)
+    attachments: tuple[bytes, ...] = ()
+
+    @staticmethod
+    def file_of(epoch: int, level: int) -> str:
+        return f"prepare/{epoch:010d}.{level}"
+
+    @property
+    def file(self) -> str:
+        return self.file_of(self.fence.epoch, self.level)
+
+    def to_bytes(self) -> bytes:
+        said = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "attachments"}
+        said |= {"fence": asdict(self.fence), "segments": [asdict(ref) for ref in self.segments]}
+        return _pack(b"prep", said, self.attachments)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str) -> Prepare:
+        said, attachments = _unpack(data, name, b"prep")
+        said["fence"] = Fence(**said["fence"])
+        said["segments"] = tuple(
+            SegmentRef(**(ref | {"partial": tuple(ref["partial"])})) for ref in said["segments"]
+        )
+        return cls(**said, attachments=attachments)
+
+
+@dataclass(frozen=True)
+class Commit:
+    """That an epoch is done."""
+
+    fence: Fence
+    query_id: str
+    batch_id: int
+    offsets: str
+
+    @staticmethod
+    def file_of(epoch: int) -> str:
+        return f"commit/{epoch:010d}"
+
+    @property
+    def file(self) -> str:
+        return self.file_of(self.fence.epoch)
+
+    def to_bytes(self) -> bytes:
+        return _pack(b"cmit", asdict(self))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str) -> Commit:
+        said, _ = _unpack(data, name, b"cmit")
+        return cls(**(said | {"fence": Fence(**said["fence"])}))
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who runs the job. The highest incarnation does; the others stop."""
+
+    incarnation: int
+    host: str
+    pid: int
+    address: str  # the master's Flight location
+    started: int  # ms
+
+    @staticmethod
+    def file_of(incarnation: int) -> str:
+        return f"owner/{incarnation:010d}"
+
+    @property
+    def file(self) -> str:
+        return self.file_of(self.incarnation)
+
+    def to_bytes(self) -> bytes:
+        return _pack(b"ownr", asdict(self))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str) -> Owner:
+        return cls(**_unpack(data, name, b"ownr")[0])
+
+
+@dataclass(frozen=True)
+class Routing:
+    """Which container has which slice: ``owners[slice]``."""
+
+    version: int
+    owners: tuple[str, ...]
+
+    @staticmethod
+    def file_of(version: int) -> str:
+        return f"routing/{version:010d}"
+
+    @property
+    def file(self) -> str:
+        return self.file_of(self.version)
+
+    def to_bytes(self) -> bytes:
+        return _pack(b"rout", asdict(self))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str) -> Routing:
+        said, _ = _unpack(data, name, b"rout")
+        return cls(said["version"], tuple(said["owners"]))
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A complete checkpoint of all slices at ``epoch``, verified by another process than its writers."""
+
+    epoch: int
+    fence: Fence
+    packs: tuple[str, ...]
+    slices: tuple[int, ...]  # slice s is in packs[slices[s]]
+    verified_by: str
+
+    @staticmethod
+    def file_of(epoch: int) -> str:
+        return f"checkpoint/{epoch:010d}.complete"
+
+    @property
+    def file(self) -> str:
+        return self.file_of(self.epoch)
+
+    def pack_of(self, slice: int) -> str:
+        return self.packs[self.slices[slice]]
+
+    def to_bytes(self) -> bytes:
+        return _pack(b"mani", asdict(self))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str) -> Manifest:
+        said, _ = _unpack(data, name, b"mani")
+        said |= {key: tuple(said[key]) for key in ("packs", "slices")}
+        return cls(**(said | {"fence": Fence(**said["fence"])}))
+
+
+@dataclass(frozen=True)
+class JobFile:
+    """Whose store this is."""
+
+    job_id: str
+    name: str
+    graph: dict[str, Any]  # the fingerprint; what JSON can say
+    slices: int
+    created: int  # ms
+    format: int = FORMAT
+
+    file = "job.json"
+
+    def to_bytes(self) -> bytes:
+        said = asdict(self)
+        return json.dumps(said | {"checksum": _checksum(said)}, indent=2).encode() + b"\n"
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str) -> JobFile:
+        try:
+            said = json.loads(data)
+            checksum, found = said.pop("checksum"), int(said["format"])
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise CorruptionError(f"{name} is not the JSON that was written") from None
+        if found > FORMAT:
+            raise newer_format(name, found)
+        if checksum != _checksum(said):
+            raise CorruptionError(f"{name} has been changed: its checksum is not that of its content")
+        return cls(**said)
+
+
+def _checksum(said: dict[str, Any]) -> str:
+    return f"{zlib.crc32(json.dumps(said, sort_keys=True).encode()):08x}"
+
+
+def _pack(kind: bytes, said: dict[str, Any], attachments: Sequence[bytes] = ()) -> bytes:
+    frames = FrameWriter(kind)
+    parts = frames.add(json.dumps(said, separators=(",", ":")).encode())
+    for attachment in attachments:
+        parts += frames.add(attachment)
+    return b"".join(parts + frames.finish({}))
+
+
+def _unpack(data: bytes, name: str, kind: bytes) -> tuple[dict[str, Any], tuple[bytes, ...]]:
+    frames = FrameFile.of(data, name, kind)
+    said = json.loads(bytes(frames.frame(0)))
+    return said, tuple(bytes(frames.frame(number)) for number in range(1, len(frames)))

@@ -1,0 +1,1 @@
+"""One job's brain: epochs, routing, recovery and checkpoints as pure machines, and their thin shell."""

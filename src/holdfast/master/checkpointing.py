@@ -1,0 +1,76 @@
+"""One checkpoint of all slices to the store, from the first pack to the cut of the log.
+
+Written behind the epochs that follow, one at a time. A checkpoint that meets any trouble, the loss of a
+writer before its pack is there included, is given up rather than mended: nothing depends on it, and the next
+one is due in ``every`` epochs anyway.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from holdfast.master.messages import (
+    CutLog,
+    Fence,
+    Instruction,
+    Pack,
+    StoreManifest,
+    VerifyPacks,
+    WriteCheckpoint,
+)
+
+
+class Checkpointing:
+    def __init__(self, every: int, newest: int, slices: int) -> None:
+        assert every >= 1, "checkpoints are taken every so many epochs"
+        self.newest = newest
+        """Epoch of the newest complete, verified one; 0 if there is none."""
+        self._every = every
+        self._slices = slices
+        self._begun = newest
+        self._running = False
+        self._awaited = 0
+        self._packs: list[Pack] = []
+
+    def due(self, committed: int) -> bool:
+        return not self._running and committed - self._begun >= self._every
+
+    def begin(self, epoch: int, fence: Fence, held: dict[str, frozenset[int]]) -> list[Instruction]:
+        assert self.due(epoch), f"a checkpoint at {epoch} while one of {self._begun} runs"
+        self._begun, self._running = epoch, True
+        self._awaited, self._packs = len(held), []
+        return [WriteCheckpoint(container, fence, slices, epoch) for container, slices in held.items()]
+
+    def written(self, done: WriteCheckpoint, file: object, living: Iterable[str]) -> list[Instruction]:
+        self._packs.append(Pack(done.container, done.slices, file))
+        self._awaited -= 1
+        if self._awaited:
+            return []
+        covered = sorted(slice_ for pack in self._packs for slice_ in pack.slices)
+        assert covered == list(range(self._slices)), f"the packs of checkpoint {done.epoch} hold {covered}"
+        self._packs.sort(key=lambda pack: pack.container)
+        work: dict[str | None, list[Pack]] = defaultdict(list)
+        others = sorted(living)
+        for pack in self._packs:
+            # The next one in order: every verifier gets about as much as it wrote.
+            later = [other for other in others if other > pack.container]
+            earlier = [other for other in others if other < pack.container]
+            work[next(iter(later + earlier), None)].append(pack)
+        self._awaited = len(work)
+        return [VerifyPacks(by, done.fence, done.epoch, tuple(packs)) for by, packs in work.items()]
+
+    def verified(self, done: VerifyPacks) -> list[Instruction]:
+        self._awaited -= 1
+        if self._awaited:
+            return []
+        return [StoreManifest(done.fence, done.epoch, tuple(self._packs))]
+
+    def stored(self, done: StoreManifest) -> list[Instruction]:
+        assert done.epoch > self.newest, f"checkpoint {done.epoch} after {self.newest}"
+        second, self.newest = self.newest, done.epoch
+        self.give_up()
+        return [CutLog(done.fence, second)] if second else []
+
+    def give_up(self) -> None:
+        self._running, self._packs = False, []

@@ -1,0 +1,136 @@
+"""How far each slice has come, who owns it, and what is under way on it.
+
+A slice's position is one number: ``epoch × levels`` when it is at a whole epoch, plus one for each level of
+the next epoch it has applied. So having applied the last level *is* being at the next epoch, a commit changes
+no position, and a slice that fell behind while it was restored is seen by one comparison.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from holdfast.master.assignment import assign
+
+NOWHERE = -1
+"""The position of a slice whose owner has no state for it yet."""
+
+
+class Progress:
+    def __init__(self, slices: int, levels: int) -> None:
+        assert slices >= 1, "a stage has at least one slice"
+        assert levels >= 1, "a job has at least one level"
+        self.levels = levels
+        self.owners: tuple[str | None, ...] = (None,) * slices
+        self._position = [NOWHERE] * slices
+        self._task: list[str | None] = [None] * slices
+        self._half: set[int] = set()
+        """Slices on which applying raised: how far they have come inside the epoch is not known."""
+        self._broken: set[int] = set()
+        """Slices that could not be restored; left alone until somebody asks again."""
+
+    def at(self, epoch: int, level: int = 0) -> int:
+        """The position of a slice at a whole epoch, or with so many levels of the one after it applied."""
+        return epoch * self.levels + level
+
+    def reached(self, position: int) -> bool:
+        """Whether every slice has come this far."""
+        return not self._half and min(self._position) >= position
+
+    def has(self, slice_: int, position: int) -> bool:
+        return slice_ not in self._half and self._position[slice_] >= position
+
+    @property
+    def orphaned(self) -> bool:
+        return None in self.owners
+
+    @property
+    def furthest(self) -> int:
+        return max(self._position)
+
+    # ------------------------------------------------------------------------------------------- ownership
+
+    def assign(self, living: Iterable[str]) -> None:
+        before, self.owners = self.owners, assign(self.owners, living)
+        for slice_, (old, new) in enumerate(zip(before, self.owners, strict=True)):
+            assert old is None or old == new, f"slice {slice_} was taken from {old}, which lives"
+
+    def lose(self, container: str) -> bool:
+        """Forget an owner and all it held; whether it held anything."""
+        lost = [slice_ for slice_, owner in enumerate(self.owners) if owner == container]
+        for slice_ in lost:
+            self._position[slice_] = NOWHERE
+            self._task[slice_] = None
+        self._half.difference_update(lost)
+        self._broken.difference_update(lost)
+        self.owners = tuple(None if owner == container else owner for owner in self.owners)
+        return bool(lost)
+
+    # ----------------------------------------------------------------------------------------------- tasks
+
+    def begin(self, slices: Iterable[int], task: str) -> None:
+        for slice_ in slices:
+            assert self._task[slice_] is None, f"slice {slice_} is busy with {self._task[slice_]}"
+            self._task[slice_] = task
+
+    def finish(self, slices: Iterable[int], task: str, position: int) -> None:
+        for slice_ in slices:
+            assert self._task[slice_] == task, f"slice {slice_} is busy with {self._task[slice_]}, not {task}"
+            self._task[slice_] = None
+            self._position[slice_] = position
+            self._half.discard(slice_)
+
+    def half_applied(self, slices: Iterable[int], task: str) -> None:
+        for slice_ in slices:
+            self.finish([slice_], task, self._position[slice_])
+            self._half.add(slice_)
+
+    def break_(self, slices: frozenset[int], task: str) -> None:
+        self.finish(slices, task, NOWHERE)
+        self._broken |= slices
+
+    def try_broken_again(self) -> None:
+        self._broken.clear()
+
+    def forget_half_applied(self) -> None:
+        """Their epoch is committed: it cannot be undone any more, so they are restored."""
+        for slice_ in self._half:
+            self._position[slice_] = NOWHERE
+        self._half.clear()
+
+    # --------------------------------------------------------------------------- what could be done next
+
+    def behind(self, position: int) -> dict[str, frozenset[int]]:
+        """Slices to restore, by owner: nothing is under way on them and they are not where they must be."""
+        return self._by_owner(
+            slice_
+            for slice_, here in enumerate(self._position)
+            if here < position and slice_ not in self._broken and slice_ not in self._half
+        )
+
+    def past(self, position: int) -> dict[str, frozenset[int]]:
+        """Slices to undo, by owner: they are past this position, or may be."""
+        return self._by_owner(
+            slice_ for slice_, here in enumerate(self._position) if here > position or slice_ in self._half
+        )
+
+    def between(self, first: int, end: int) -> dict[tuple[str, int], frozenset[int]]:
+        """Slices at a position in [first, end), by owner and position."""
+        found: dict[tuple[str, int], set[int]] = defaultdict(set)
+        for slice_, here in enumerate(self._position):
+            owner = self.owners[slice_]
+            if first <= here < end and owner and self._task[slice_] is None and slice_ not in self._half:
+                found[owner, here].add(slice_)
+        return {key: frozenset(found[key]) for key in sorted(found)}
+
+    def held(self) -> dict[str, frozenset[int]]:
+        """Every slice, by owner, whatever is under way."""
+        return self._by_owner(range(len(self.owners)), busy_too=True)
+
+    def _by_owner(self, slices: Iterable[int], *, busy_too: bool = False) -> dict[str, frozenset[int]]:
+        found: dict[str, set[int]] = defaultdict(set)
+        for slice_ in slices:
+            owner = self.owners[slice_]
+            if owner and (busy_too or self._task[slice_] is None):
+                found[owner].add(slice_)
+        return {owner: frozenset(found[owner]) for owner in sorted(found)}

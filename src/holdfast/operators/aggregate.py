@@ -1,0 +1,207 @@
+"""``key_by(...).agg(...)`` on a slice: a stage's spec made into columns, kernels and schemas.
+
+An operator is built once a stage, on the driver for its schemas and in every container for its work. It
+decodes chunks of Arrow into ``Rows`` (each value column once, however many aggregates read it) and makes
+the slices that apply them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from holdfast.errors import PlanError
+from holdfast.operators.accumulators import (
+    Accumulator,
+    Count,
+    Distinct,
+    Extreme,
+    Input,
+    Mean,
+    Moments,
+    Pick,
+    Sum,
+)
+from holdfast.operators.spec import AggregateSpec, Column, StageSpec
+from holdfast.state import arrow, fold, sketch
+from holdfast.state.columns import INT, NO_BYTES, NO_INTS, Arena, Array, Ints
+from holdfast.state.keys import KeyCodec, KeyRows
+from holdfast.state.rows import Rows, Values
+from holdfast.state.slice import ColumnarSlice, SliceState
+from holdfast.state.table import Layout, Table
+from holdfast.state.types import AtomicType, required
+
+__all__ = ["AggregateOperator", "AggregateSpec", "Column", "Rows", "StageSpec"]
+
+_NUMERIC: dict[str, Callable[[AggregateSpec, bool, AtomicType], Accumulator]] = {
+    "sum": Sum,
+    "mean": Mean,
+    "var": Moments,
+    "stddev": Moments,
+}
+_CHOSEN: dict[str, Callable[[AggregateSpec, bool, AtomicType], Accumulator]] = {
+    "min": Extreme,
+    "max": Extreme,
+    "first": Pick,
+    "last": Pick,
+}
+_REFUSED = "nothing was started or written."
+
+
+class AggregateOperator:
+    """Running aggregates per key."""
+
+    def __init__(self, spec: StageSpec) -> None:
+        self.spec = spec
+        self._key_types = tuple(required(key.type, f"key '{key.name}'") for key in spec.keys)
+        self._codec = KeyCodec(self._key_types)
+        self._accumulators = tuple(_accumulator(aggregate, spec) for aggregate in spec.aggregates)
+        # Where rows may be taken back, a column ahead of all others counts the rows a key has.
+        hidden = (INT,) if spec.updating_input else ()
+        columns = [*hidden]
+        self._ranges: list[slice] = []
+        for accumulator in self._accumulators:
+            self._ranges.append(slice(len(columns), len(columns) + len(accumulator.columns)))
+            columns += accumulator.columns
+        self.layout = Layout(
+            self._codec.words, self._codec.tail, tuple(columns), alive=0 if spec.updating_input else None
+        )
+        self._inputs, self._wanted = _shared([accumulator.inputs for accumulator in self._accumulators])
+        self._partial_inputs, self._partial_wanted = _shared(self._all_partials())
+        names = [key.name for key in spec.keys] + [aggregate.name for aggregate in spec.aggregates]
+        if len(set(names)) != len(names):
+            raise PlanError(
+                f"two output columns have the same name: {', '.join(names)}.",
+                safe=_REFUSED,
+                todo="give every aggregate a name of its own.",
+            )
+        self._outputs = (*self._key_types, *(accumulator.output for accumulator in self._accumulators))
+        self.output_schema = pa.schema(
+            [pa.field(name, kind.arrow) for name, kind in zip(names, self._outputs, strict=True)]
+        )
+        self.changelog_schema = self.output_schema.append(pa.field("_d", pa.int8()))
+
+    def output_types(self) -> tuple[tuple[str, str], ...]:
+        """(name, Spark type) of every output column."""
+        names = self.output_schema.names
+        return tuple((name, kind.name) for name, kind in zip(names, self._outputs, strict=True))
+
+    def partial_columns(self, aggregate: int) -> tuple[tuple[str, str], ...] | None:
+        """What a partial input carries for that aggregate: (column, Spark type); None if Spark cannot go
+        ahead.
+        """
+        partials = self._accumulators[aggregate].partials
+        if partials is None or self.spec.updating_input:
+            return None
+        return tuple((f"p{aggregate}_{number}", kind.name) for number, kind in enumerate(partials))
+
+    # -- rows
+
+    def decode(self, batch: pa.RecordBatch, *, partial: bool = False) -> Rows:
+        """Arrow to NumPy, once a chunk."""
+        keys = self._codec.decode(batch)
+        assert not partial or all(self.partial_columns(i) for i in range(len(self._accumulators))), (
+            "this stage has no partial input"
+        )
+        inputs = self._partial_inputs if partial else self._inputs
+        sign = arrow.ints(batch.column("_d")) if self.spec.updating_input else NO_INTS
+        return Rows(keys, [_decoded(batch.column(name), kind, how) for name, kind, how in inputs], sign, partial)
+
+    def decode_keys(self, batch: pa.RecordBatch) -> KeyRows:
+        """Keys to look up: the columns ``_h`` and ``k0`` … ``kn``."""
+        return self._codec.decode(batch)
+
+    def concat(self, rows: Sequence[Rows]) -> Rows:
+        return Rows.concat(rows)
+
+    def _all_partials(self) -> list[tuple[Input, ...]]:
+        found: list[tuple[Input, ...]] = []
+        for number, accumulator in enumerate(self._accumulators):
+            named = zip(self.partial_columns(number) or (), accumulator.partials or (), strict=False)
+            found.append(tuple((name, kind, kind.kind) for (name, _), kind in named))
+        return found
+
+    # -- the operator of a slice
+
+    def new_slice(self) -> SliceState:
+        return ColumnarSlice(self)
+
+    def fold(self, table: Table, slots: Ints, rows: Rows) -> None:
+        columns, arenas = table.columns, table.arenas
+        if table.layout.alive is not None:
+            fold.count(columns[table.layout.alive], slots, NO_BYTES, rows.sign)
+        wanted = self._partial_wanted if rows.partial else self._wanted
+        for accumulator, own, numbers in zip(self._accumulators, self._ranges, wanted, strict=True):
+            values = [rows.values[number] for number in numbers]
+            if rows.partial:
+                accumulator.merge(columns[own], arenas[own], slots, values)
+            else:
+                accumulator.fold(columns[own], arenas[own], slots, values, rows.sign)
+
+    def finish(self, keys: KeyRows, columns: Sequence[Array], arenas: Sequence[Arena | None]) -> pa.RecordBatch:
+        arrays = self._codec.encode(keys)
+        for accumulator, own in zip(self._accumulators, self._ranges, strict=True):
+            arrays.append(accumulator.finish(columns[own], arenas[own]))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.output_schema)
+
+
+def _accumulator(spec: AggregateSpec, stage: StageSpec) -> Accumulator:
+    """The accumulator of one aggregate, or the reason why there is none."""
+    what = f"{spec.function} '{spec.name}'"
+    if spec.function == "count":
+        return Count(spec, stage.ansi)
+    if spec.function not in (*_NUMERIC, *_CHOSEN, "approx_distinct"):
+        known = ", ".join(["count", *_NUMERIC, *_CHOSEN, "approx_distinct"])
+        raise PlanError(f"{what}: there is no such aggregate.", safe=_REFUSED, todo=f"use one of {known}.")
+    if spec.input is None or spec.input_type is None:
+        raise PlanError(f"{what} needs a column.", safe=_REFUSED, todo="name the column to aggregate.")
+    if stage.updating_input and spec.function not in _NUMERIC:
+        raise PlanError(
+            f"{what} is over an updating input: a value taken back cannot be taken out of a {spec.function}.",
+            safe=_REFUSED,
+            todo="use count, sum, mean, var or stddev, or make the input final first with an append window.",
+        )
+    if spec.function == "approx_distinct":
+        return Distinct(spec, stage.ansi, _sketch_precision(spec))
+    kind = required(spec.input_type, f"the column of {what}")
+    if spec.function in _CHOSEN:
+        return _CHOSEN[spec.function](spec, stage.ansi, kind)
+    if not kind.is_numeric:
+        raise PlanError(
+            f"{what} is over a column of type {kind.name}, which is not a number.",
+            safe=_REFUSED,
+            todo="cast the column to a number first.",
+        )
+    return _NUMERIC[spec.function](spec, stage.ansi, kind)
+
+
+def _sketch_precision(spec: AggregateSpec) -> int:
+    rsd = float(spec.option("rsd", 0.05))
+    bits = sketch.precision(rsd) if rsd > 0 else sketch.MOST_PRECISION + 1
+    if not sketch.LEAST_PRECISION <= bits <= sketch.MOST_PRECISION:
+        raise PlanError(
+            f"approx_distinct '{spec.name}' asks for a relative deviation of {rsd}.",
+            safe=_REFUSED,
+            todo="ask for one between 0.005 and 0.39; 0.05 is the default and takes 512 bytes a key.",
+        )
+    return bits
+
+
+def _shared(wanted: Sequence[Sequence[Input]]) -> tuple[list[Input], list[list[int]]]:
+    """The distinct inputs of all aggregates, and which of them each aggregate takes."""
+    distinct = list(dict.fromkeys(one for inputs in wanted for one in inputs))
+    return distinct, [[distinct.index(one) for one in inputs] for inputs in wanted]
+
+
+def _decoded(array: pa.Array, kind: AtomicType | None, how: str) -> Values:
+    valid = arrow.validity(array)
+    if how == "valid":
+        return Values(NO_INTS, valid)
+    if how == "bytes":
+        spans, data = arrow.spans(array)
+        return Values(spans, valid, data)
+    if how == "decimal":
+        assert kind is not None
+        return Values(arrow.decimals(array, kind), valid)
+    return Values(arrow.ints(array) if how == "int" else arrow.floats(array), valid)

@@ -1,0 +1,1 @@
+"""A job's graph: stages, schemas, and what of it Spark runs."""

@@ -1,0 +1,140 @@
+"""The graph a user draws: sources, stateless steps, stages and sinks.
+
+Stateless steps are kept as functions from DataFrame to DataFrame and run by Spark; only stages are ours. A stage's rows
+as another stage sees them are a changelog: each carries ``_d``, +1 for a row that is, -1 for one that is no more. Steps
+must carry that column along, which is why ``select`` is told of it and ``transform`` is checked for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.types import StructType
+
+from holdfast.errors import PlanError
+
+if TYPE_CHECKING:
+    from holdfast.api.aggregates import Aggregate
+
+DIFF = "_d"
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    name: str
+    frame: DataFrame
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A stateless step; ``run`` gets the names of hidden columns that must survive it."""
+
+    parent: Node
+    label: str
+    run: Callable[[DataFrame, tuple[str, ...]], DataFrame]
+
+
+@dataclass(frozen=True, eq=False)
+class Union:
+    left: Node
+    right: Node
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    name: str
+    parent: Node
+    keys: tuple[str | Column, ...]
+    aggregates: Mapping[str, Aggregate]
+
+
+Node = Source | Step | Union | Stage
+
+
+@dataclass(frozen=True, eq=False)
+class Sink:
+    name: str
+    node: Node
+    format: str
+    mode: str
+    schema: StructType
+    options: Mapping[str, str] = field(default_factory=dict)
+    partition_by: tuple[str, ...] = ()
+    function: Callable[[DataFrame, int], None] | None = None
+
+
+def leaves(node: Node) -> Iterator[Source | Stage]:
+    """The sources and stages that a tree of stateless steps stands on."""
+    match node:
+        case Source() | Stage():
+            yield node
+        case Step():
+            yield from leaves(node.parent)
+        case Union():
+            yield from leaves(node.left)
+            yield from leaves(node.right)
+
+
+def evaluate(node: Node, frames: Mapping[Node, DataFrame], hidden: tuple[str, ...] = ()) -> DataFrame:
+    """Run the stateless steps of ``node`` over the frames of its leaves."""
+    match node:
+        case Source() | Stage():
+            return frames[node]
+        case Step():
+            result = node.run(evaluate(node.parent, frames, hidden), hidden)
+            for name in hidden:
+                if name not in result.columns:
+                    raise PlanError(
+                        f"The step '{node.label}' over a stage's changing rows drops the column that tells new rows "
+                        "from withdrawn ones.",
+                        todo="Use select, where and with_column there, or let the function keep every column it gets.",
+                    )
+            return result
+        case Union():
+            left, right = (evaluate(side, frames, hidden) for side in (node.left, node.right))
+            # Spark's union goes by position; hidden columns may stand elsewhere on each side, so put them last.
+            return _hidden_last(left, hidden).union(_hidden_last(right, hidden))
+
+
+def _hidden_last(frame: DataFrame, hidden: tuple[str, ...]) -> DataFrame:
+    if not hidden:
+        return frame
+    return frame.select(*[name for name in frame.columns if name not in hidden], *hidden)
+
+
+def refuse_stateful(frame: DataFrame) -> None:
+    """A DataFrame that already keeps state in Spark cannot be a source: its state would live twice."""
+    todo = list(_walk(frame._jdf.queryExecution().analyzed()))
+    for name, streaming_inputs in todo:
+        if name in _STATEFUL and streaming_inputs >= _STATEFUL[name][0]:
+            raise PlanError(
+                f"The DataFrame given to job.read already keeps state in Spark ({_STATEFUL[name][1]}).",
+                safe="Nothing was started.",
+                todo=f"Read the plain stream, and use {_STATEFUL[name][2]} on it.",
+            )
+
+
+_STATEFUL: dict[str, tuple[int, str, str]] = {
+    "Aggregate": (1, "a streaming aggregate", "key_by(...).agg(...)"),
+    "Deduplicate": (1, "dropDuplicates", "key_by(...).agg(...) with hf.first"),
+    "DeduplicateWithinWatermark": (1, "dropDuplicatesWithinWatermark", "key_by(...).agg(...) with hf.first"),
+    "Distinct": (1, "distinct", "key_by(...).agg(...)"),
+    "Join": (2, "a join of two streams", "one job.read for each side"),
+    "GlobalLimit": (1, "limit", "a limit in the sink"),
+    "FlatMapGroupsWithState": (1, "flatMapGroupsWithState", "key_by(...)"),
+    "FlatMapGroupsInPandasWithState": (1, "applyInPandasWithState", "key_by(...)"),
+    "TransformWithState": (1, "transformWithState", "key_by(...)"),
+    "TransformWithStateInPySpark": (1, "transformWithState", "key_by(...)"),
+    "TransformWithStateInPandas": (1, "transformWithStateInPandas", "key_by(...)"),
+}
+
+
+def _walk(plan: object) -> Iterator[tuple[str, int]]:
+    children = plan.children()  # type: ignore[attr-defined]
+    nodes = [children.apply(at) for at in range(children.size())]
+    yield plan.nodeName(), sum(1 for child in nodes if child.isStreaming())  # type: ignore[attr-defined]
+    for child in nodes:
+        yield from _walk(child)

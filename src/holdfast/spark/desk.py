@@ -1,0 +1,42 @@
+"""The master's own door: where scans ask for a slice's present owner and data sources find a job.
+
+It answers small questions and carries no rows. Same token, same check of who is meant as at a container's door.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pyarrow.flight as flight
+
+from holdfast.container import wire
+from holdfast.container.client import Address
+from holdfast.errors import HoldfastError
+
+NAME = "master"
+Question = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class Desk(flight.FlightServerBase):
+    def __init__(self, host: str, token: str, questions: Mapping[str, Question]) -> None:
+        super().__init__(f"grpc://{host}:0", middleware={"door": wire.Doorkeeper(token, NAME)})
+        self._questions = dict(questions)
+        self.address = Address(NAME, f"grpc://{host}:{self.port}")
+        self._thread = threading.Thread(target=self.serve, daemon=True, name="holdfast-desk")
+        self._thread.start()
+
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
+        try:
+            ask = self._questions.get(action.type)
+            if ask is None:
+                raise HoldfastError(f"The master knows no question '{action.type}'.")
+            answer = ask(wire.unpack(action.body.to_pybytes())[0])
+        except HoldfastError as error:
+            raise flight.FlightServerError(error.to_wire()) from error
+        return iter([flight.Result(wire.pack(answer))])
+
+    def close(self) -> None:
+        self.shutdown()
+        self._thread.join(10)

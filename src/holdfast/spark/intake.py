@@ -1,0 +1,171 @@
+"""What runs inside Spark's tasks: rows in, one tag out.
+
+A task sorts its rows by slice, writes them as one segment, synced, and answers with a tag that names it. A small task's rows
+travel inside the tag itself and end up inside ``prepare``: no file. What is pushed to the containers is a
+cache fill: if it fails, is late or comes twice, nothing happens but a read of the log. Imports stay light (no Numba), because
+Spark starts these workers often.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.container import wire
+from holdfast.container.client import Address, Client
+from holdfast.log.records import Fence
+from holdfast.log.segment import SegmentWriter, segment_name
+from holdfast.log.store import Store
+
+TAG_SCHEMA = "tag string, rows binary"
+BLOCK_ROWS = 262_144
+PUSH_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Push:
+    """Where each slice lives, as far as the master knew when the intake began."""
+
+    token: str
+    job: str
+    incarnation: int
+    targets: tuple[tuple[Address, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Intake:
+    """The function that ``mapInArrow`` runs on every partition of a level's input."""
+
+    store: Store
+    fence: Fence
+    level: int
+    slices: int
+    inputs: int  # 1: the columns are the rows; more: `_input` tells which of the structs `i0`, `i1`, … has the row
+    partial: tuple[int, ...] = ()
+    inline_bytes: int = 65_536
+    push: Push | None = None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None, "intake runs inside a Spark task"
+        task = _Task(self, context.partitionId(), context.taskAttemptId())
+        for batch in batches:
+            task.take(batch)
+        tag, rows = task.finish()
+        if tag is not None:
+            yield pa.record_batch(
+                [pa.array([json.dumps(tag)]), pa.array([rows], pa.binary())], names=["tag", "rows"]
+            )
+
+
+class _Task:
+    def __init__(self, intake: Intake, partition: int, attempt: int) -> None:
+        self._intake = intake
+        self._partition = partition
+        self._attempt = attempt
+        self._writer = SegmentWriter(intake.slices)
+        self._pending: list[list[pa.RecordBatch]] = [[] for _ in range(intake.inputs)]
+        self._pending_rows = 0
+        self._input_rows = 0
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        for number, rows in self._split(batch):
+            if number in self._intake.partial:
+                at = rows.schema.get_field_index("_n")
+                self._input_rows += pc.sum(rows.column(at)).as_py() or 0
+                rows = rows.remove_column(at)
+            else:
+                self._input_rows += rows.num_rows
+            self._pending[number].append(rows)
+            self._pending_rows += rows.num_rows
+        if self._pending_rows >= BLOCK_ROWS:
+            self._flush()
+
+    def finish(self) -> tuple[dict[str, Any] | None, bytes | None]:
+        self._flush()
+        writer, intake = self._writer, self._intake
+        if writer.rows == 0:
+            return None, None
+        tag: dict[str, Any] = {
+            "name": "",
+            "rows": writer.rows,
+            "partition": self._partition,
+            "task": self._attempt,
+            "input_rows": self._input_rows,
+            "partial": list(intake.partial),
+        }
+        if writer.nbytes <= intake.inline_bytes:
+            rows = writer.to_bytes()
+            return tag | {"bytes": len(rows), "checksum": writer.checksum}, rows
+        name = segment_name(intake.fence, intake.level, self._partition, self._attempt)
+        tag["name"] = name
+        tag["bytes"] = intake.store.write(name, writer.parts())
+        tag["checksum"] = writer.checksum
+        if intake.push is not None:
+            self._push(name, intake.push)
+        return tag, None
+
+    def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+        if batch.num_rows == 0:
+            return
+        if self._intake.inputs == 1:
+            yield 0, batch
+            return
+        which = batch.column(batch.schema.get_field_index("_input"))
+        for number in range(self._intake.inputs):
+            struct = batch.column(batch.schema.get_field_index(f"i{number}"))
+            mine = struct.filter(pc.equal(which, number))
+            if len(mine):
+                yield number, pa.RecordBatch.from_struct_array(mine)
+
+    def _flush(self) -> None:
+        for number, batches in enumerate(self._pending):
+            if batches:
+                block = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+                self._writer.append(number, block, slice_numbers(block, self._intake.slices))
+                batches.clear()
+        self._pending_rows = 0
+
+    def _push(self, name: str, push: Push) -> None:
+        for address, slices in push.targets:
+            try:
+                self._push_to(name, push, address, slices)
+            except Exception:
+                pass
+
+    def _push_to(self, name: str, push: Push, address: Address, slices: tuple[int, ...]) -> None:
+        wanted = np.zeros(self._intake.slices, dtype=bool)
+        wanted[list(slices)] = True
+        head = {
+            "job": push.job,
+            "incarnation": push.incarnation,
+            "epoch": self._intake.fence.epoch,
+            "segment": name,
+            "slices": list(slices),
+        }
+        with Client(address, push.token) as client:
+            stream = None
+            for chunk in self._writer.chunks():
+                if not wanted[chunk.slices].any():
+                    continue
+                if stream is None:
+                    stream = client.push(head, chunk.rows.schema, PUSH_SECONDS)
+                place = wire.pack({"input": chunk.input}, chunk.slices.tobytes(), chunk.bounds.tobytes())
+                stream.write_with_metadata(chunk.rows, place)
+            if stream is not None:
+                stream.close()
+
+
+def slice_numbers(rows: pa.RecordBatch, slices: int) -> np.ndarray:
+    """``pmod(_h, slices)`` of every row, in the smallest integer that sorts by radix."""
+    hashes = rows.column(rows.schema.get_field_index("_h")).to_numpy(zero_copy_only=False)
+    numbers: np.ndarray = np.mod(hashes, slices).astype(np.uint8 if slices <= 256 else np.uint16)
+    return numbers

@@ -1,0 +1,204 @@
+"""Map-side partial aggregation in Spark SQL, without the shuffle that Spark would put behind it.
+
+Where keys repeat within an epoch, rows shrink before they cross into Python. Spark has exactly that operator, the
+*partial* aggregate below an exchange, but no public way to stop there. So the aggregate is planned over the optimised
+plan of the rows, its lower half is taken, executed, and wrapped as a DataFrame again. The aggregate itself does not
+pass the optimiser, on purpose: its rewrites (sums of small decimals as unscaled longs, count of a column that is never
+null as count(1), constant keys dropped) would change which buffer columns there are. Grouping equality (NaN, -0.0,
+null) is the planner's, so it is Spark's own. No setting of the session is touched: adaptive execution is not part of
+the rules a bare physical plan is prepared with.
+
+Whatever Spark reports by plan and not by row (``observe``, SQL metrics) is lost below the cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.java_gateway import JavaClass
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from holdfast.errors import PlanError
+from holdfast.spark.types import (
+    aggregate_result_type,
+    decimal_parameters,
+    field_types,
+    key_type_error,
+    partial_types,
+)
+
+ROWS_COLUMN = "_n"
+PREAGGREGATED = ("count", "sum", "min", "max", "mean", "var", "stddev")
+
+# var and stddev share one buffer; Spark would otherwise keep it twice.
+_SPARK_FUNCTION = {"mean": "avg", "var": "var_samp", "stddev": "var_samp"}
+_COUNT_ROWS = "count(1)"
+_UNBOUNDED_PRECISION = 28
+
+
+@dataclass(frozen=True)
+class PartialColumnSpec:
+    """One aggregate of a stage: the function's name and its column, None for a count of rows."""
+
+    function: str
+    column: str | None = None
+
+
+def can_preaggregate(
+    schema: StructType, keys: Sequence[str], aggregates: Sequence[PartialColumnSpec], *, ansi: bool = True
+) -> bool:
+    """Whether ``partial_aggregate`` takes these keys and aggregates; a job that cannot sends its rows whole.
+
+    Without ANSI, Spark's decimal sums turn to null for ever when they overflow. A partial row has no way to say so,
+    hence decimals wide enough for that are left to the stage.
+    """
+    types = field_types(schema)
+    if not keys or any(key not in types or key_type_error(types[key]) for key in keys):
+        return False
+    for spec in aggregates:
+        if spec.function not in PREAGGREGATED or (spec.column is not None and spec.column not in types):
+            return False
+        input_type = None if spec.column is None else types[spec.column]
+        try:
+            aggregate_result_type(spec.function, input_type, spec.column)
+        except PlanError:
+            return False
+        decimal = decimal_parameters(input_type or "")
+        if decimal and not ansi and spec.function in ("sum", "mean") and decimal[0] > _UNBOUNDED_PRECISION:
+            return False
+    return True
+
+
+def partial_fields(schema: StructType, aggregates: Sequence[PartialColumnSpec]) -> list[tuple[str, str]]:
+    """Names and simple types of the partial columns, ``_n`` last."""
+    types = field_types(schema)
+    named = [
+        (f"p{i}_{part}", datatype)
+        for i, spec in enumerate(aggregates)
+        for part, datatype in enumerate(
+            partial_types(spec.function, None if spec.column is None else types[spec.column])
+        )
+    ]
+    return [*named, (ROWS_COLUMN, "bigint")]
+
+
+def partial_aggregate(
+    df: DataFrame, keys: Sequence[str], aggregates: Sequence[PartialColumnSpec]
+) -> DataFrame | None:
+    """One row per partition and key: the keys, the partial columns, ``_n``. None if it cannot be done.
+
+    Lazy and map-only: as many partitions as ``df`` has, and nothing runs before the result does. A minimum or maximum
+    of a string makes Spark sort each partition by key first.
+    """
+    types = field_types(df.schema)
+    ansi = df.sparkSession.conf.get("spark.sql.ansi.enabled") == "true"
+    if not can_preaggregate(df.schema, keys, aggregates, ansi=ansi):
+        return None
+    used = {*keys, *(spec.column for spec in aggregates)}
+    if len(types) > len(used - {None}):  # no optimiser prunes for us, and a sort would carry every column
+        df = df.select(*(_quoted(name) for name in types if name in used))
+    buffers = _Buffers(types, aggregates)
+    plan = _partial_plan(df, keys, buffers)
+    names = [*(f"k{i}" for i in range(len(keys))), *(f"b{i}" for i in range(buffers.width))]
+    # What p{i}_{j} means hangs on these positions, so a planner that lays buffers out otherwise must not pass.
+    assert plan.output().size() == len(names), f"{plan.output()} does not match {buffers.calls}"
+    session = df.sparkSession._jsparkSession
+    client = _client(df)
+    wrapped = session.internalCreateDataFrame(plan.execute(), plan.schema(), False)
+    wrapped = wrapped.toDF(_seq(client, names))
+    columns = [f"k{i} AS {_quoted(key)}" for i, key in enumerate(keys)] + buffers.columns()
+    return DataFrame(wrapped.selectExpr(_seq(client, columns)), df.sparkSession)
+
+
+class _Buffers:
+    """Which buffer columns Spark keeps, each aggregate once, and how the partial columns read from them."""
+
+    def __init__(self, types: dict[str, str], aggregates: Sequence[PartialColumnSpec]) -> None:
+        self._types = types
+        self._aggregates = aggregates
+        self._starts: dict[str, int] = {}
+        self.width = 0
+        for spec in (*aggregates, PartialColumnSpec("count")):
+            call = _call(spec)
+            if call not in self._starts:
+                self._starts[call] = self.width
+                self.width += self._width(spec)
+
+    @property
+    def calls(self) -> list[str]:
+        return list(self._starts)
+
+    def columns(self) -> list[str]:
+        """SQL of every partial column over ``b0, b1, ...``."""
+        selected: list[str] = []
+        for i, spec in enumerate(self._aggregates):
+            start = self._starts[_call(spec)]
+            for part in range(len(partial_types(spec.function, self._input_type(spec)))):
+                value = self._checked(spec, start) if part == 0 else f"b{start + part}"
+                selected.append(f"{value} AS p{i}_{part}")
+        return [*selected, f"b{self._starts[_COUNT_ROWS]} AS {ROWS_COLUMN}"]
+
+    def _input_type(self, spec: PartialColumnSpec) -> str | None:
+        return None if spec.column is None else self._types[spec.column]
+
+    def _is_decimal(self, spec: PartialColumnSpec) -> bool:
+        return decimal_parameters(self._input_type(spec) or "") is not None
+
+    def _width(self, spec: PartialColumnSpec) -> int:
+        if spec.function == "sum" and self._is_decimal(spec):
+            return 2  # the sum, and whether it is still empty
+        return len(partial_types(spec.function, self._input_type(spec)))
+
+    def _checked(self, spec: PartialColumnSpec, start: int) -> str:
+        """The first partial column; a decimal sum is null in the buffer once it has overflowed."""
+        value = f"b{start}"
+        if not self._is_decimal(spec) or spec.function not in ("sum", "mean"):
+            return value
+        overflow = f"raise_error('ARITHMETIC_OVERFLOW: {spec.function} of column {_literal(spec.column)}')"
+        if spec.function == "sum":
+            return f"CASE WHEN b{start + 1} THEN NULL WHEN {value} IS NULL THEN {overflow} ELSE {value} END"
+        return f"CASE WHEN {value} IS NULL THEN {overflow} ELSE {value} END"
+
+
+def _partial_plan(df: DataFrame, keys: Sequence[str], buffers: _Buffers) -> Any:
+    """The physical partial aggregate, ready to execute."""
+    client = _client(df)
+    session = df.sparkSession._jsparkSession
+    functions = JavaClass("org.apache.spark.sql.functions", client)
+    planning = JavaClass("org.apache.spark.sql.execution.QueryExecution", client)
+    # Physical operators take the session that is active on the thread that makes them.
+    JavaClass("org.apache.spark.sql.classic.SparkSession", client).setActiveSession(session)
+    rows = df._jdf
+    first, *rest = (functions.expr(call) for call in buffers.calls)
+    grouped = rows.groupBy(_seq(client, [functions.col(_quoted(key)) for key in keys]))
+    aggregate = grouped.agg(first, _seq(client, rest)).queryExecution().analyzed()
+    over_optimised = aggregate.withNewChildren(_seq(client, [rows.queryExecution().optimizedPlan()]))
+    final = planning.createSparkPlan(session.sessionState().planner(), over_optimised)
+    return planning.prepareExecutedPlan(session, final.child())
+
+
+def _call(spec: PartialColumnSpec) -> str:
+    if spec.column is None:
+        return _COUNT_ROWS
+    return f"{_SPARK_FUNCTION.get(spec.function, spec.function)}({_quoted(spec.column)})"
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _literal(text: str | None) -> str:
+    return (text or "").replace("\\", "\\\\").replace("'", "\\'")
+
+
+def _client(df: DataFrame) -> Any:
+    gateway = df.sparkSession.sparkContext._gateway
+    assert gateway is not None
+    return gateway._gateway_client
+
+
+def _seq(client: Any, items: list[Any]) -> Any:
+    return JavaClass("org.apache.spark.api.python.PythonUtils", client).toSeq(items)

@@ -1,0 +1,112 @@
+"""Reading a stage's rows out of the containers, from a Spark task, the driver or a data source alike.
+
+A scan knows where slices were when it was planned. If a container dies under it, it asks the master where its slices are now,
+waits until the new owner has caught up, and goes on at the next row: outputs are deterministic and in order, so nothing
+comes twice and nothing is missing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.container.client import Address, Client, Unreachable
+from holdfast.errors import ContainerError, EpochGone
+
+GIVE_UP_SECONDS = 120.0
+Groups = tuple[tuple[Address, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What to read of one stage, and from whom."""
+
+    master: Address
+    token: str
+    job: str
+    incarnation: int
+    stage: str
+    level: int
+    epoch: int
+    mode: str  # changed | all | changelog: outputs of the epoch in flight; read: a committed epoch
+    parts: Groups
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """As ``mapInArrow`` runs it: each incoming id is the number of a part."""
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from self.part(number)
+
+    def part(self, number: int) -> Iterator[pa.RecordBatch]:
+        address, slices = self.parts[number]
+        received: dict[int, int] = {}
+        pending: Groups = ((address, slices),)
+        deadline = time.monotonic() + GIVE_UP_SECONDS
+        while pending:
+            lost: list[int] = []
+            for group_address, group in pending:
+                try:
+                    yield from self._read(group_address, group, received)
+                except (Unreachable, EpochGone) as error:
+                    if isinstance(error, EpochGone) and self.mode == "read":
+                        raise
+                    # Slices come in order, so whole ones before the break are done; asking again for a whole one
+                    # costs one empty answer.
+                    lost += group
+            if not lost:
+                return
+            if time.monotonic() > deadline:
+                raise ContainerError(
+                    f"Slices {lost[:5]}… of '{self.stage}' had no owner at epoch {self.epoch} for {GIVE_UP_SECONDS:.0f} s.",
+                    safe="The epoch is prepared and will be finished by the next start of the job.",
+                    todo="Look at run.status().events for why no container could take them.",
+                )
+            time.sleep(0.05)
+            pending = self._locate(lost)
+
+    def split(self, parts: int) -> Scan:
+        """The same scan with every group cut so that there are about ``parts`` of them."""
+        cut = max(1, -(-parts // max(1, len(self.parts))))
+        pieces = []
+        for address, slices in self.parts:
+            size = max(1, -(-len(slices) // cut))
+            pieces += [(address, slices[at : at + size]) for at in range(0, len(slices), size)]
+        return replace(self, parts=tuple(pieces))
+
+    def _read(
+        self, address: Address, slices: tuple[int, ...], received: dict[int, int]
+    ) -> Iterator[pa.RecordBatch]:
+        ticket: dict[str, Any] = {
+            "job": self.job,
+            "incarnation": self.incarnation,
+            "stage": self.stage,
+            "epoch": self.epoch,
+            "mode": self.mode,
+            "slices": list(slices),
+            "skip": {number: received[number] for number in slices if number in received},
+        }
+        with Client(address, self.token) as client:
+            for header, batch in client.scan(ticket):
+                received[header["slice"]] = header["row"] + batch.num_rows
+                yield batch
+
+    def _locate(self, slices: list[int]) -> Groups:
+        with Client(self.master, self.token) as client:
+            answer, _ = client.call(
+                "locate",
+                {"slices": slices, "epoch": self.epoch, "level": self.level, "mode": self.mode},
+                timeout=60.0,
+            )
+        return groups_from_wire(answer["groups"])
+
+
+def groups_to_wire(groups: Iterable[tuple[Address, tuple[int, ...]]]) -> list[list[Any]]:
+    return [[address.container, address.location, list(slices)] for address, slices in groups]
+
+
+def groups_from_wire(groups: Iterable[list[Any]]) -> Groups:
+    return tuple((Address(container, location), tuple(slices)) for container, location, slices in groups)

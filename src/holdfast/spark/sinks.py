@@ -1,0 +1,341 @@
+"""Where an epoch's output rows go: one small class per kind of sink.
+
+A sink is given each epoch's rows once, and again after a crash. Files and Delta remember which epochs they
+have and take each at once or not at all; the others may see an epoch twice, with the same rows and the same
+number. Files go through Spark's own streaming file sink, so any Spark reader of the folder sees whole epochs
+only; the price is its rule that batch ids start at 0 and have no gaps, hence the counter beside the epoch.
+Nothing here plans or changes the rows: whatever a sink does with them runs the scan, never the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+from py4j.java_gateway import JavaClass
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.types import LongType, StructField, StructType
+
+from holdfast.errors import PlanError
+from holdfast.spark.types import simple_type
+
+EPOCH_COLUMN = "_epoch"
+FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "xml", "avro")
+MODES = ("update", "complete")
+
+Wants = Literal["changed", "all"]
+
+
+class Sink(Protocol):
+    """What the master needs of a sink."""
+
+    name: str
+    exactly_once: bool
+    wants: Wants
+
+    def write(self, df: DataFrame, epoch: int, counter: int) -> None:
+        """Take the rows of ``epoch``; ``counter`` numbers this sink's epochs from 0 without gaps."""
+
+    def close(self) -> None: ...
+
+
+def open_sink(
+    spark: SparkSession,
+    name: str,
+    format: str,
+    options: Mapping[str, str],
+    mode: str,
+    partition_by: Sequence[str],
+    schema: StructType,
+    identity: str,
+) -> Sink:
+    """The sink of a format, checked as far as it can be without rows.
+
+    ``identity`` names this sink for ever (job, section, sink): exactly-once tables keep their progress by it.
+    """
+    wants = _wants(name, mode)
+    for column in partition_by:
+        if column not in schema.names and column != EPOCH_COLUMN:
+            raise PlanError(
+                f"Sink {name!r} is partitioned by {column!r}, which is not among its columns.",
+                todo=f"Partition by one of {', '.join(schema.names)}.",
+            )
+    kind = format.lower()
+    if kind == "console":
+        return ConsoleSink(name, options, wants)
+    if kind == "memory":
+        return MemorySink(spark, name, options, schema, wants)
+    if kind == "noop":
+        return NoopSink(name, wants)
+    _look_up(spark, name, format)
+    if kind in FILE_FORMATS:
+        return FileSink(spark, name, kind, options, partition_by, schema, wants)
+    if kind == "delta":
+        return DeltaSink(name, options, partition_by, wants, identity)
+    return TableSink(name, format, options, partition_by, wants)
+
+
+class FileSink:
+    """A folder of files and the log that says which belong to whole epochs."""
+
+    exactly_once = True
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        name: str,
+        format: str,
+        options: Mapping[str, str],
+        partition_by: Sequence[str],
+        schema: StructType,
+        wants: Wants,
+    ) -> None:
+        self.name = name
+        self.wants = wants
+        if wants == "all":
+            raise PlanError(
+                f"Sink {name!r} writes {format} files in mode 'complete', but files can only be added to.",
+                todo="Use mode='update': each row carries the epoch in which it became true in _epoch.",
+            )
+        if EPOCH_COLUMN in schema.names:
+            raise PlanError(
+                f"The rows of sink {name!r} already have a column {EPOCH_COLUMN}, which file sinks add.",
+                todo="Rename the column before write.",
+            )
+        written = [field for field in schema.fields if field.name not in partition_by]
+        if format == "text" and (
+            EPOCH_COLUMN not in partition_by or [simple_type(field.dataType) for field in written] != ["string"]
+        ):
+            raise PlanError(
+                f"Sink {name!r} writes text, which holds one string column; it would get "
+                f"{', '.join([*(field.name for field in written), EPOCH_COLUMN])}.",
+                todo="Select one string column and write with partition_by=['_epoch'], or use json.",
+            )
+        self._sink = _file_stream_sink(spark, name, format, options, partition_by, schema)
+
+    def write(self, df: DataFrame, epoch: int, counter: int) -> None:
+        self._sink.addBatch(counter, df.withColumn(EPOCH_COLUMN, sf.lit(epoch).cast("bigint"))._jdf)
+
+    def close(self) -> None:
+        return
+
+
+class MemorySink:
+    """A temporary view over rows kept in the driver, for looking and for tests; it does not outlive the driver."""
+
+    exactly_once = False
+
+    def __init__(
+        self, spark: SparkSession, name: str, options: Mapping[str, str], schema: StructType, wants: Wants
+    ) -> None:
+        self.name = name
+        self.wants = wants
+        self.view = _option(options, "queryName") or name
+        client = _client(spark)
+        sources = "org.apache.spark.sql.execution.streaming.sources"
+        self._sink = JavaClass(f"{sources}.MemorySink", client)()
+        session = spark._jsparkSession
+        columns = JavaClass("org.apache.spark.sql.catalyst.types.DataTypeUtils", client).toAttributes(
+            session.parseDataType(schema.json())
+        )
+        plan = JavaClass(f"{sources}.MemoryPlan", client)(self._sink, columns)
+        rows = JavaClass("org.apache.spark.sql.classic.Dataset", client).ofRows(session, plan)
+        try:
+            rows.createOrReplaceTempView(self.view)
+        except PySparkException as error:
+            raise PlanError(
+                f"Sink {name!r} cannot be a view named {self.view!r}.",
+                todo="Give it a name that SQL takes: option queryName, letters, digits and _.",
+            ) from error
+
+    def write(self, df: DataFrame, epoch: int, counter: int) -> None:
+        # The rows stay in the JVM: collect() gives a handle to its array, not the array.
+        self._sink.write(counter, self.wants == "all", df._jdf.collect())
+
+    def close(self) -> None:
+        return
+
+
+class ConsoleSink:
+    """Prints each epoch's rows as Spark's console sink does."""
+
+    exactly_once = False
+
+    def __init__(self, name: str, options: Mapping[str, str], wants: Wants) -> None:
+        self.name = name
+        self.wants = wants
+        self._rows = int(_option(options, "numRows") or 20)
+        truncate = (_option(options, "truncate") or "true").lower()
+        self._truncate: bool | int = int(truncate) if truncate.isdigit() else truncate == "true"
+
+    def write(self, df: DataFrame, epoch: int, counter: int) -> None:
+        line = "-" * 43
+        rows = df._show_string(self._rows, self._truncate, False)  # type: ignore[operator]
+        print(f"{line}\nEpoch: {epoch}\n{line}\n{rows}", flush=True)
+
+    def close(self) -> None:
+        return
+
+
+class NoopSink:
+    """Runs the scan and drops the rows: what benchmarks write to."""
+
+    exactly_once = True
+
+    def __init__(self, name: str, wants: Wants) -> None:
+        self.name = name
+        self.wants = wants
+
+    def write(self, df: DataFrame, epoch: int, counter: int) -> None:
+        df.write.format("noop").mode("overwrite").save()
+
+    def close(self) -> None:
+        return
+
+
+class TableSink:
+    """Any batch writer of Spark. It cannot know that it has seen an epoch, so after a crash it gets it again."""
+
+    exactly_once = False
+
+    def __init__(
+        self, name: str, format: str, options: Mapping[str, str], partition_by: Sequence[str], wants: Wants
+    ) -> None:
+        self.name = name
+        self.wants = wants
+        self._format = format
+        self._options = dict(options)
+        self._partition_by = list(partition_by)
+        # Everything replaces everything; but a topic has no replacing, only further messages.
+        self._mode = "overwrite" if wants == "all" and format.lower() != "kafka" else "append"
+
+    def write(self, df: DataFrame, epoch: int, counter: int) -> None:
+        writer = df.write.format(self._format).options(**self._epoch_options(epoch)).mode(self._mode)
+        if self._partition_by:
+            writer = writer.partitionBy(*self._partition_by)
+        writer.save()
+
+    def close(self) -> None:
+        return
+
+    def _epoch_options(self, epoch: int) -> dict[str, str]:
+        return self._options
+
+
+class DeltaSink(TableSink):
+    """A Delta table: it skips a transaction version that it has already committed for the same application."""
+
+    exactly_once = True
+
+    def __init__(
+        self,
+        name: str,
+        options: Mapping[str, str],
+        partition_by: Sequence[str],
+        wants: Wants,
+        identity: str,
+    ) -> None:
+        super().__init__(name, "delta", options, partition_by, wants)
+        self._identity = identity
+
+    def _epoch_options(self, epoch: int) -> dict[str, str]:
+        return {**self._options, "txnAppId": self._identity, "txnVersion": str(epoch)}
+
+
+class ForEachBatchSink:
+    """A user's own function, called with the rows and the number of the epoch, at least once."""
+
+    exactly_once = False
+
+    def __init__(self, name: str, function: Callable[[DataFrame, int], object], mode: str) -> None:
+        self.name = name
+        self.wants: Wants = _wants(name, mode)
+        self._function = function
+
+    def write(self, df: DataFrame, epoch: int, counter: int) -> None:
+        self._function(df, epoch)
+
+    def close(self) -> None:
+        return
+
+
+def for_each_batch(name: str, function: Callable[[DataFrame, int], object], mode: str = "update") -> Sink:
+    return ForEachBatchSink(name, function, mode)
+
+
+def _wants(name: str, mode: str) -> Wants:
+    if mode not in MODES:
+        raise PlanError(
+            f"Sink {name!r} has mode {mode!r}.",
+            todo="Use 'update' (the changed keys of each epoch) or 'complete' (all keys, every epoch).",
+        )
+    return "all" if mode == "complete" else "changed"
+
+
+def _look_up(spark: SparkSession, name: str, format: str) -> None:
+    """Refuse a format Spark does not have now, not in the first epoch."""
+    sources = JavaClass("org.apache.spark.sql.execution.datasources.DataSource", _client(spark))
+    try:
+        sources.lookupDataSource(format, spark._jsparkSession.sessionState().conf())
+    except (PySparkException, Py4JJavaError) as error:
+        raise PlanError(
+            f"Sink {name!r} asks for format {format!r}, which this Spark does not have: {_first_line(error)}",
+            safe="Nothing was started.",
+            todo="Check the spelling, or add the connector's package to the session (spark.jars.packages).",
+        ) from error
+
+
+def _file_stream_sink(
+    spark: SparkSession,
+    name: str,
+    format: str,
+    options: Mapping[str, str],
+    partition_by: Sequence[str],
+    schema: StructType,
+) -> Any:
+    """Spark's ``FileStreamSink``, made by the code that makes it for ``writeStream``."""
+    client = _client(spark)
+    python = JavaClass("org.apache.spark.api.python.PythonUtils", client)
+    none = JavaClass("scala.Option", client).empty()
+    session = spark._jsparkSession
+    written = StructType([*schema.fields, StructField(EPOCH_COLUMN, LongType())])
+    try:
+        source = JavaClass("org.apache.spark.sql.execution.datasources.DataSource", client)(
+            session,
+            format,
+            python.toSeq([]),
+            none,
+            python.toSeq(list(partition_by)),
+            none,
+            python.toScalaMap(dict(options)),
+            none,
+            none,
+        )
+        append = JavaClass("org.apache.spark.sql.streaming.OutputMode", client).Append()
+        return source.createSink(append, session.parseDataType(written.json()))
+    except (PySparkException, Py4JError) as error:
+        raise PlanError(
+            f"Sink {name!r} cannot write {format} files: {_first_line(error)}",
+            safe="Nothing was started.",
+            todo="Give the folder as option path, and options as Spark's file sink takes them.",
+        ) from error
+
+
+def _option(options: Mapping[str, str], name: str) -> str | None:
+    """Spark's options do not mind upper and lower case."""
+    return next((value for key, value in options.items() if key.lower() == name.lower()), None)
+
+
+def _first_line(error: Exception) -> str:
+    java = getattr(error, "java_exception", None)
+    text = str(java.getMessage()) if java is not None else str(error)
+    return text.split("\n", 1)[0]
+
+
+def _client(spark: SparkSession) -> Any:
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None, "Holdfast needs a classic session with its own JVM"
+    return gateway._gateway_client

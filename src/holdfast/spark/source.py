@@ -1,0 +1,97 @@
+"""``spark.read.format("holdfast")``: the live state of a running job as a DataFrame.
+
+The job is found by its store: the newest ``owner`` file has the master's address, the token comes with the options (from
+``to_df``) or from the user's own token file. All partitions read the epoch that was committed when the query was
+planned, held for them by a lease, and say which one in ``_epoch``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import LongType, StructType
+
+from holdfast.container.client import Address, Client, Unreachable
+from holdfast.errors import PlanError, StoreError
+from holdfast.log.ledger import Ledger
+from holdfast.log.records import JobFile
+from holdfast.log.store import Store
+from holdfast.spark import tokens
+from holdfast.spark.desk import NAME
+from holdfast.spark.scan import Scan, groups_from_wire
+
+EPOCH_COLUMN = "_epoch"
+
+
+class HoldfastDataSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "holdfast"
+
+    def schema(self) -> StructType:
+        _, _, found = self._describe()
+        return StructType.fromJson(json.loads(found["schema"])).add(EPOCH_COLUMN, LongType())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        master, token, found = self._describe(lease=True)
+        return _Reader(master, token, found, self._option("stage"))
+
+    def _option(self, name: str) -> str:
+        value = self.options.get(name)
+        if not value:
+            raise PlanError(f"format('holdfast') needs the option '{name}'.", todo=f".option('{name}', …)")
+        return str(value)
+
+    def _describe(self, lease: bool = False) -> tuple[Address, str, dict[str, Any]]:
+        ledger = Ledger(Store(self._option("store")))
+        owner = ledger.newest_owner()
+        if owner is None:
+            raise StoreError(f"No job has ever run on the store {ledger.store.uri}.", todo="Start it first.")
+        token = self.options.get("token") or tokens.find(JobFile.from_bytes(ledger.store.read(JobFile.file), JobFile.file).job_id, owner.incarnation)
+        master = Address(NAME, owner.address)
+        try:
+            with Client(master, token) as client:
+                answer, _ = client.call("describe", {"stage": self._option("stage"), "lease": lease}, timeout=30.0)
+        except Unreachable as error:
+            raise StoreError(
+                f"The job of the store {ledger.store.uri} is not running: its master at {owner.address} does not answer.",
+                safe="The state is safe in the store.",
+                todo="Start the job, then read again.",
+            ) from error
+        return master, token, answer
+
+
+@dataclass
+class _Part(InputPartition):
+    number: int
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, master: Address, token: str, found: dict[str, Any], stage: str) -> None:
+        self._scan = Scan(
+            master,
+            token,
+            found["job"],
+            found["incarnation"],
+            stage,
+            0,
+            found["epoch"],
+            "read",
+            groups_from_wire(found["groups"]),
+        )
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [_Part(number) for number in range(len(self._scan.parts))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _Part)
+        for batch in self._scan.part(partition.number):
+            epochs = pa.array([self._scan.epoch] * batch.num_rows, pa.int64())
+            yield pa.RecordBatch.from_arrays(
+                [*batch.columns, epochs], names=[*batch.schema.names, EPOCH_COLUMN]
+            )

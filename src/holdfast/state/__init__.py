@@ -1,0 +1,1 @@
+"""The state of a slice: columns, index kernels, undo sets, sketches."""

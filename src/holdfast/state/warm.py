@@ -1,0 +1,18 @@
+"""Compile or load every kernel before the first row comes.
+
+Kernels name their signatures, so this is complete by construction: afterwards nothing is left to compile.
+Machine code is cached on disk beside the sources (or in ``NUMBA_CACHE_DIR``), and a second start only loads
+it.
+"""
+
+from __future__ import annotations
+
+from holdfast.state import columns, decimals, fold, index, sketch
+from holdfast.state.kernel import REGISTRY
+
+_MODULES = (columns, decimals, fold, index, sketch)  # importing them registers their kernels
+
+
+def warm() -> None:
+    for found in REGISTRY:
+        found.compile()

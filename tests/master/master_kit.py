@@ -1,0 +1,137 @@
+"""Drives a Master without a world: performs its instructions, successfully, in order, up to a given one."""
+
+from __future__ import annotations
+
+from holdfast.master.machine import Master
+from holdfast.master.messages import (
+    Answer,
+    Applied,
+    Apply,
+    Batch,
+    BatchOffered,
+    CheckpointWritten,
+    CommitStored,
+    ContainerJoined,
+    Event,
+    Instruction,
+    IntakeDone,
+    ManifestStored,
+    PacksVerified,
+    Prepared,
+    PrepareStored,
+    Restore,
+    Restored,
+    RoutingStored,
+    RunIntake,
+    RunSink,
+    SinkDone,
+    Started,
+    StoreCommit,
+    StoreManifest,
+    StorePrepare,
+    StoreRouting,
+    Undo,
+    Undone,
+    VerifyPacks,
+    WriteCheckpoint,
+)
+
+
+def batch(number: int, offsets: str | None = None, query: str = "q") -> Batch:
+    return Batch(query, number, offsets or f"offsets {number}")
+
+
+def success(instruction: Instruction) -> Answer:
+    """The answer of a world in which nothing goes wrong."""
+    to = instruction.id
+    match instruction:
+        case StoreRouting():
+            return RoutingStored(to)
+        case Restore():
+            return Restored(to)
+        case RunIntake(fence=fence, level=level):
+            return IntakeDone(to, (f"tag of {fence} level {level}",))
+        case StorePrepare(fence=fence, level=level, batch=of):
+            return PrepareStored(to, Prepared(level, fence, of))
+        case Apply():
+            return Applied(to)
+        case Undo():
+            return Undone(to)
+        case RunSink():
+            return SinkDone(to)
+        case StoreCommit(fence=fence, batch=of):
+            return CommitStored(to, fence, of)
+        case WriteCheckpoint(container=container, epoch=epoch):
+            return CheckpointWritten(to, f"{container} at {epoch}")
+        case VerifyPacks():
+            return PacksVerified(to)
+        case StoreManifest():
+            return ManifestStored(to)
+    raise AssertionError(f"nobody answers {instruction}")
+
+
+class Play:
+    """A master, what it has asked for and not got yet, and everything it ever asked for."""
+
+    def __init__(self, *, containers: int = 2, master: type[Master] = Master, **started: object) -> None:
+        facts: dict[str, object] = {
+            "incarnation": 1,
+            "levels": 1,
+            "sinks": ("files",),
+            "slices": 4,
+            "checkpoint_every": 100,
+        }
+        self.master = master()
+        self.open: list[Instruction] = []
+        self.asked: list[Instruction] = []
+        self.tell(Started(containers=containers, **{**facts, **started}))
+
+    def tell(self, *events: Event) -> list[Instruction]:
+        """What the master asks for because of these events."""
+        new = [instruction for event in events for instruction in self.master.handle(event)]
+        self.asked += new
+        self.open += [instruction for instruction in new if instruction.answered]
+        return new
+
+    def join(self, *containers: str) -> Play:
+        self.tell(*(ContainerJoined(container) for container in containers))
+        return self
+
+    def offer(self, number: int, offsets: str | None = None) -> Play:
+        self.tell(BatchOffered(batch(number, offsets)))
+        return self
+
+    def take(self, kind: type[Instruction], **fields: object) -> Instruction:
+        """The first open instruction of a kind, which will not be performed by ``run`` any more."""
+        found = next(
+            one
+            for one in self.open
+            if isinstance(one, kind) and all(getattr(one, name) == value for name, value in fields.items())
+        )
+        self.open.remove(found)
+        return found
+
+    def run(self, until: type[Instruction] | None = None) -> Play:
+        """Perform everything, and what follows from it; stop before one of this kind."""
+        while self.open:
+            if until and any(isinstance(one, until) for one in self.open):
+                assert [one for one in self.open if isinstance(one, until)], f"never got to {until}"
+                return self
+            self.tell(success(self.open.pop(0)))
+        assert until is None, f"never got to {until}"
+        return self
+
+    def commit(self, *numbers: int) -> Play:
+        for number in numbers:
+            self.offer(number).run()
+        return self
+
+    def asked_for(self, kind: type[Instruction]) -> list[Instruction]:
+        return [one for one in self.asked if isinstance(one, kind)]
+
+    def names(self) -> list[str]:
+        return [type(one).__name__ for one in self.asked]
+
+    def forget(self) -> Play:
+        self.asked = []
+        return self

@@ -1,0 +1,418 @@
+"""A small world for masters: a store with put-if-absent, containers, Spark, and several drivers at once.
+
+Everything a master asks for becomes a job; everything that comes of it becomes an event. Somebody else
+decides which job goes on and which event is delivered next, so delays, reordering and doubling are just
+choices. The world watches: states and sink rows are compared with an oracle that folds the stored prepares.
+
+Apply is a checksum of what a slice had and what it gets, so any row applied twice, never, or in another order
+shows. An intake's rows carry its fence, as those of a plan that is not deterministic would.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from master_kit import success
+
+from holdfast.errors import ContainerError, StoreError
+from holdfast.master.machine import Master
+from holdfast.master.messages import (
+    Apply,
+    Batch,
+    BatchOffered,
+    CheckpointWritten,
+    CommitStored,
+    ContainerJoined,
+    ContainerLost,
+    CutLog,
+    Event,
+    FailBatch,
+    Failed,
+    Fence,
+    FinishBatch,
+    Instruction,
+    IntakeDone,
+    NeedContainers,
+    OwnerSeen,
+    Prepared,
+    PrepareStored,
+    RefuseBatch,
+    Restore,
+    RunIntake,
+    RunSink,
+    Started,
+    Stop,
+    StoreCommit,
+    StoreManifest,
+    StorePrepare,
+    ToContainer,
+    Undo,
+    VerifyPacks,
+    WriteCheckpoint,
+)
+
+FAULT = StoreError("a fault of this test")
+
+
+def applied(state: int, slice_: int, rows: object) -> int:
+    return zlib.crc32(repr((state, slice_, rows)).encode())
+
+
+@dataclass
+class Store:
+    levels: int
+    owner: int = 0
+    prepares: dict[tuple[int, int], tuple[Prepared, object]] = field(default_factory=dict)
+    commits: dict[int, tuple[Fence, Batch]] = field(default_factory=dict)
+    checkpoints: dict[int, dict[int, int]] = field(default_factory=lambda: {0: {}})
+    cut: int = 0
+    sinks: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
+    spark_committed: int = -1
+    states: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def oracle(self, slice_: int, position: int) -> int:
+        """What a slice must be at a position, by the prepares alone."""
+        if position == 0:
+            return 0
+        if (slice_, position) not in self.states:
+            _, rows = self.prepares[(position - 1) // self.levels + 1, (position - 1) % self.levels + 1]
+            self.states[slice_, position] = applied(self.oracle(slice_, position - 1), slice_, rows)
+        return self.states[slice_, position]
+
+
+@dataclass
+class Container:
+    name: str
+    alive: bool = True
+    held: dict[int, dict[int, int]] = field(default_factory=dict)
+    """slice → position → state: the newest, and older ones as far as undo and checkpoints need them."""
+    fences: dict[int, Fence] = field(default_factory=dict)
+
+    def fence(self, slices: frozenset[int], fence: Fence) -> None:
+        for slice_ in slices:
+            assert fence >= self.fences.get(slice_, fence), f"{self.name} got {fence} after {self.fences[slice_]}"
+            self.fences[slice_] = fence
+
+
+@dataclass
+class Job:
+    """An instruction being performed, perhaps in several steps."""
+
+    instruction: Instruction
+    looked: bool = False
+    scanned: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Driver:
+    master: Master
+    incarnation: int
+    containers: dict[str, Container] = field(default_factory=dict)
+    jobs: list[Job] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    wanted: int = 0
+    next_batch: int = 0
+    """Where Spark is: a query reads its checkpoint when it starts and then counts on by itself."""
+    offered: Batch | None = None
+    stopped: bool = False
+
+
+class World:
+    def __init__(
+        self,
+        master: Callable[[], Master] = Master,
+        *,
+        levels: int = 1,
+        sinks: int = 1,
+        slices: int = 3,
+        checkpoint_every: int = 2,
+    ) -> None:
+        self.store = Store(levels)
+        self.levels, self.slices, self.checkpoint_every = levels, slices, checkpoint_every
+        self.sinks = tuple(f"sink {number}" for number in range(sinks))
+        self.new_master = master
+        self.drivers: list[Driver] = []
+        self.names = 0
+
+    @property
+    def newest(self) -> Driver:
+        return self.drivers[-1]
+
+    # ---------------------------------------------------------------------------------------- things to do
+
+    def start_driver(self) -> None:
+        store = self.store
+        store.owner += 1
+        committed = len(store.commits)
+        prepared = [store.prepares.get((committed + 1, level)) for level in range(1, self.levels + 1)]
+        driver = Driver(self.new_master(), store.owner, next_batch=store.spark_committed + 1)
+        self.drivers.append(driver)
+        started = Started(
+            incarnation=store.owner,
+            levels=self.levels,
+            sinks=self.sinks,
+            slices=self.slices,
+            containers=2,
+            checkpoint_every=self.checkpoint_every,
+            committed=committed,
+            committed_batch=store.commits[committed][1] if committed else None,
+            prepared=tuple(found[0] for found in prepared if found),
+            checkpoint=max(store.checkpoints),
+        )
+        self.tell(driver, started)
+
+    def crash(self, driver: Driver) -> None:
+        self.drivers.remove(driver)
+
+    def join(self, driver: Driver) -> None:
+        if driver.wanted:
+            driver.wanted -= 1
+            self.names += 1
+            name = f"c{self.names}"
+            driver.containers[name] = Container(name)
+            driver.events.append(ContainerJoined(name))
+
+    def lose(self, driver: Driver, container: Container, *, really: bool) -> None:
+        """A container dies, or is only believed to: then it goes on with what it was asked for."""
+        container.alive = not really
+        driver.events.append(ContainerLost(container.name))
+
+    def offer(self, driver: Driver) -> None:
+        if driver.offered is None and not driver.stopped:
+            driver.offered = Batch("query", driver.next_batch, f"rows of {driver.next_batch}")
+            driver.events.append(BatchOffered(driver.offered))
+
+    def deliver(self, driver: Driver, event: Event, *, again: bool = False) -> None:
+        if not again:
+            driver.events.remove(event)
+        self.tell(driver, event)
+
+    def tell(self, driver: Driver, event: Event) -> None:
+        for instruction in driver.master.handle(event):
+            self.obey(driver, instruction)
+
+    def obey(self, driver: Driver, instruction: Instruction) -> None:
+        store = self.store
+        match instruction:
+            case NeedContainers(count):
+                driver.wanted += count
+            case FinishBatch(batch, epoch):
+                assert store.commits[epoch][1] == batch, "finished without a commit"
+                if driver.offered == batch:
+                    driver.offered, driver.next_batch = None, batch.batch_id + 1
+                    store.spark_committed = max(store.spark_committed, batch.batch_id)
+            case FailBatch(batch):
+                if driver.offered == batch:
+                    driver.offered = None
+            case RefuseBatch():
+                raise AssertionError(f"refused: {instruction.error()}")
+            case Stop(successor=successor):
+                assert store.owner >= successor > driver.incarnation
+                driver.stopped, driver.offered = True, None
+            case _:
+                driver.jobs.append(Job(instruction))
+
+    # ---------------------------------------------------------------------------------------- performing
+
+    def work(self, driver: Driver, job: Job, *, fault: str = "") -> None:
+        """One step of a job. A fault comes ``before`` anything was done, or ``after`` all of it."""
+        instruction = job.instruction
+        if instruction.looks and not job.looked:
+            if self.store.owner > driver.incarnation:
+                driver.jobs.remove(job)
+                driver.events.append(OwnerSeen(self.store.owner))
+            job.looked = True
+            return
+        if isinstance(instruction, ToContainer) or (isinstance(instruction, VerifyPacks) and instruction.by):
+            name = instruction.container if isinstance(instruction, ToContainer) else instruction.by
+            if not driver.containers[str(name)].alive:
+                driver.jobs.remove(job)
+                return
+        if fault == "before" and instruction.answered:
+            driver.jobs.remove(job)
+            driver.events.append(Failed(instruction.id, FAULT))
+            return
+        answer = self.perform(driver, job)
+        if answer is None:
+            return
+        driver.jobs.remove(job)
+        if instruction.answered:
+            driver.events.append(Failed(instruction.id, FAULT) if fault == "after" else answer)
+
+    def perform(self, driver: Driver, job: Job) -> Event | None:
+        """The job's answer; None if it has to wait, or has more to do."""
+        store, instruction, to = self.store, job.instruction, job.instruction.id
+        match instruction:
+            case RunIntake(fence=fence, level=level, batch=batch):
+                if level > 1 and not self.scan(driver, job, fence.epoch, level - 1):
+                    return None
+                return IntakeDone(to, ((batch.offsets, tuple(job.scanned), fence),))
+            case StorePrepare(fence=fence, level=level, batch=batch, tags=tags):
+                assert level == 1 or (fence.epoch, level - 1) in store.prepares
+                ours = Prepared(level, fence, batch)
+                return PrepareStored(to, store.prepares.setdefault((fence.epoch, level), (ours, tags))[0])
+            case RunSink(fence=fence, sink=sink):
+                if not self.scan(driver, job, fence.epoch, self.levels):
+                    return None
+                rows = tuple(job.scanned)
+                assert store.sinks.setdefault((sink, fence.epoch), rows) == rows, "a sink saw unlike rows"
+            case StoreCommit(fence=fence, batch=batch):
+                assert all((sink, fence.epoch) in store.sinks for sink in self.sinks), "a commit before its sinks"
+                assert fence.epoch <= len(store.commits) + 1, "a commit with a gap"
+                return CommitStored(to, *store.commits.setdefault(fence.epoch, (fence, batch)))
+            case StoreManifest(epoch=epoch, packs=packs):
+                store.checkpoints[epoch] = {s: state for pack in packs for s, state in dict(pack.file).items()}
+            case CutLog(epoch=epoch):
+                assert epoch in store.checkpoints, "cut where no checkpoint is"
+                assert epoch < max(store.checkpoints), "cut at the newest checkpoint"
+                store.cut = max(store.cut, epoch)
+                return OwnerSeen(0)
+            case ToContainer():
+                return self.in_container(driver, instruction)
+        return success(instruction)
+
+    def in_container(self, driver: Driver, instruction: ToContainer) -> Event:
+        store, slices, fence = self.store, instruction.slices, instruction.fence
+        container = driver.containers[instruction.container]
+        begin = (fence.epoch - 1) * self.levels
+        match instruction:
+            case Restore(epoch=epoch, checkpoint=checkpoint):
+                if checkpoint < store.cut:
+                    assert driver is not self.newest, "the log that a restore needs was cut"
+                    return Failed(instruction.id, FAULT)
+                for slice_ in slices:
+                    state = store.checkpoints[checkpoint].get(slice_, 0)
+                    for position in range(checkpoint * self.levels, epoch * self.levels):
+                        _, rows = store.prepares[position // self.levels + 1, position % self.levels + 1]
+                        state = applied(state, slice_, rows)
+                    container.held[slice_] = {epoch * self.levels: state}
+                container.fence(slices, fence)
+            case Apply(level=level):
+                _, rows = store.prepares[fence.epoch, level]
+                for slice_ in slices:
+                    versions = container.held[slice_]
+                    assert max(versions) == begin + level - 1, f"slice {slice_} at {max(versions)}, not {level - 1}"
+                    versions[begin + level] = applied(versions[begin + level - 1], slice_, rows)
+                    container.held[slice_] = {p: state for p, state in versions.items() if p >= begin}
+                container.fence(slices, fence)
+            case Undo():
+                for slice_ in slices:
+                    container.held[slice_] = {begin: container.held[slice_][begin]}
+                container.fence(slices, fence)
+            case WriteCheckpoint(epoch=epoch):
+                at = epoch * self.levels
+                if any(at not in container.held[slice_] for slice_ in slices):
+                    return Failed(instruction.id, ContainerError("the epoch is gone"))
+                return CheckpointWritten(instruction.id, tuple((s, container.held[s][at]) for s in slices))
+        return success(instruction)
+
+    def half_apply(self, driver: Driver, job: Job, some: int) -> None:
+        """A user's function raises after some of the slices."""
+        instruction = job.instruction
+        assert isinstance(instruction, Apply)
+        driver.jobs.remove(job)
+        if driver.containers[instruction.container].alive:
+            slices = sorted(instruction.slices)[:some]
+            self.in_container(
+                driver, Apply(instruction.container, instruction.fence, frozenset(slices), instruction.level)
+            )
+            driver.events.append(Failed(instruction.id, FAULT))
+
+    def scan(self, driver: Driver, job: Job, epoch: int, level: int) -> bool:
+        """Read the next slice's output, if it is ready; whether all are read."""
+        slice_ = len(job.scanned)
+        if slice_ < self.slices and driver.master.ready(slice_, epoch, level):
+            container = driver.containers[str(driver.master.owner(slice_))]
+            if container.alive:
+                position = (epoch - 1) * self.levels + level
+                assert position in container.held[slice_], f"a scan of slice {slice_} found no output of {epoch}"
+                job.scanned.append(container.held[slice_][position])
+        return len(job.scanned) == self.slices
+
+    # ---------------------------------------------------------------------------------------- by chance
+
+    def anything(self, driver: Driver, chance: random.Random) -> None:
+        """One step without a fault, in any order."""
+        kinds = ["join"] * bool(driver.wanted) + ["offer"] * (driver.offered is None)
+        kinds += ["event"] * 4 * bool(driver.events) + ["job"] * 4 * bool(driver.jobs)
+        match chance.choice(kinds or ["none"]):
+            case "join":
+                self.join(driver)
+            case "offer":
+                self.offer(driver)
+            case "event":
+                self.deliver(driver, chance.choice(driver.events))
+            case "job":
+                self.work(driver, chance.choice(driver.jobs))
+
+    def trouble(self, driver: Driver, chance: random.Random) -> None:
+        """One fault of any kind."""
+        containers = [container for container in driver.containers.values() if container.alive]
+        applies = [job for job in driver.jobs if isinstance(job.instruction, Apply)]
+        match chance.choice(["twice"] * 4 + ["fail"] * 2 + ["raise", "lose", "lose", "standby", "crash", "takeover"]):
+            case "twice" if driver.events:
+                self.deliver(driver, chance.choice(driver.events), again=True)
+            case "fail" if driver.jobs:
+                self.work(driver, chance.choice(driver.jobs), fault=chance.choice(["before", "after"]))
+            case "raise" if applies:
+                self.half_apply(driver, chance.choice(applies), chance.randrange(self.slices))
+            case "lose" if containers:
+                self.lose(driver, chance.choice(containers), really=chance.random() < 0.7)
+            case "standby":
+                driver.wanted += 1
+            case "crash":
+                self.crash(driver)
+            case "takeover" if len(self.drivers) < 2:
+                self.start_driver()
+
+    def storm(self, chance: random.Random, steps: int, rate: float) -> None:
+        """So many steps of any driver, some of them faults."""
+        for _ in range(steps):
+            if not self.drivers:
+                self.start_driver()
+            driver = chance.choice(self.drivers)
+            if chance.random() < rate:
+                self.trouble(driver, chance)
+            else:
+                self.anything(driver, chance)
+
+    def settle(self, epochs: int = 2, steps: int = 3000) -> None:
+        """Faults have stopped: the newest driver gets on."""
+        if not self.drivers or self.newest.incarnation < self.store.owner:
+            self.start_driver()
+        driver, goal = self.newest, len(self.store.commits) + epochs
+        for _ in range(steps):
+            if len(self.store.commits) >= goal and driver.master.committed >= goal:
+                break
+            self.join(driver)
+            self.offer(driver)
+            for event in list(driver.events):
+                self.deliver(driver, event)
+            for job in list(driver.jobs):
+                self.work(driver, job)
+        else:
+            raise AssertionError(f"no progress: {driver.master.phase}, {driver.jobs}, {driver.events}")
+
+    # ---------------------------------------------------------------------------------------- watching
+
+    def check(self) -> None:
+        store = self.store
+        assert sorted(store.commits) == [*range(1, len(store.commits) + 1)], "a hole in the commits"
+        for epoch, (_, batch) in store.commits.items():
+            assert batch.batch_id == epoch - 1, "a batch twice, or never"
+            assert {store.prepares[epoch, level][0].batch for level in range(1, self.levels + 1)} == {batch}
+            outputs = tuple(store.oracle(slice_, epoch * self.levels) for slice_ in range(self.slices))
+            assert all(store.sinks[sink, epoch] == outputs for sink in self.sinks), "a sink got other rows"
+        for epoch, states in store.checkpoints.items():
+            if epoch:
+                wanted = {slice_: store.oracle(slice_, epoch * self.levels) for slice_ in range(self.slices)}
+                assert states == wanted, f"checkpoint {epoch} is wrong"
+        for driver in self.drivers:
+            assert driver.master.committed <= len(store.commits)
+            for container in driver.containers.values():
+                for slice_, versions in container.held.items():
+                    for position, state in versions.items():
+                        assert state == store.oracle(slice_, position), f"slice {slice_} is wrong at {position}"

@@ -1,0 +1,598 @@
+"""The master's behaviour, one scenario a test. Read top to bottom it is the protocol's specification."""
+
+import pytest
+from master_kit import Play, batch, success
+
+from holdfast.errors import FunctionError, StoreError
+from holdfast.master.machine import Impossible
+from holdfast.master.messages import (
+    Applied,
+    Apply,
+    BatchOffered,
+    CommitStored,
+    ContainerJoined,
+    ContainerLost,
+    CutLog,
+    FailBatch,
+    Failed,
+    Fence,
+    FinishBatch,
+    IntakeDone,
+    NeedContainers,
+    OwnerSeen,
+    Prepared,
+    PrepareStored,
+    Refusal,
+    RefuseBatch,
+    Restore,
+    Routing,
+    RunIntake,
+    RunSink,
+    Started,
+    Stop,
+    StoreCommit,
+    StoreManifest,
+    StorePrepare,
+    StoreRouting,
+    Undo,
+    VerifyPacks,
+    WriteCheckpoint,
+)
+
+BOOM = FunctionError("division by zero in `ratio`")
+EVEN, ODD = frozenset({0, 2}), frozenset({1, 3})
+ALL = EVEN | ODD
+
+
+def ready(**started: object) -> Play:
+    """Two containers, all four slices ready."""
+    return Play(**started).join("a", "b").run().forget()
+
+
+# ------------------------------------------------------------------------------------------------- beginning
+
+
+def test_the_first_assignment_waits_for_as_many_containers_as_wanted() -> None:
+    play = Play()
+    assert play.asked == [NeedContainers(2)]
+    assert play.tell(ContainerJoined("a")) == []
+    nothing_yet = Fence(1, 1, 0)
+    assert play.tell(ContainerJoined("b")) == [
+        StoreRouting(nothing_yet, Routing(1, ("a", "b", "a", "b"))),
+        Restore("a", nothing_yet, EVEN, 0, 0),
+        Restore("b", nothing_yet, ODD, 0, 0),
+    ]
+
+
+def test_a_container_lost_before_the_first_assignment_is_replaced() -> None:
+    play = Play().join("a")
+    assert play.tell(ContainerLost("a")) == [NeedContainers(1)]
+    assert play.tell(ContainerLost("never joined")) == [NeedContainers(1)]
+    assert play.tell(ContainerLost("never joined")) == []
+    assert play.tell(ContainerJoined("b")) == []
+    assert play.join("c").master.routing.table == ("b", "c", "b", "c")
+
+
+def test_every_epoch_goes_intake_prepare_apply_sinks_commit_finish() -> None:
+    play = ready(sinks=("files", "console"))
+    fence = Fence(1, 1, 1)
+    play.offer(0).run()
+    tags = (f"tag of {fence} level 1",)
+    assert play.asked == [
+        RunIntake(fence, 1, batch(0)),
+        StorePrepare(fence, 1, batch(0), tags),
+        Apply("a", fence, EVEN, 1),
+        Apply("b", fence, ODD, 1),
+        RunSink(fence, "files"),
+        RunSink(fence, "console"),
+        StoreCommit(fence, batch(0)),
+        FinishBatch(batch(0), 1),
+    ]
+    assert play.master.committed == 1
+    play.forget().commit(1)
+    assert play.asked[0] == RunIntake(Fence(1, 2, 1), 1, batch(1))
+    assert play.asked[-1] == FinishBatch(batch(1), 2)
+
+
+def test_a_level_begins_when_every_slice_has_applied_the_one_before() -> None:
+    play = ready(levels=2).offer(0).run(until=Apply)
+    first, second = play.take(Apply, container="a"), play.take(Apply, container="b")
+    assert play.tell(success(first)) == []
+    assert play.master.ready(0, 1, 1)
+    assert not play.master.ready(1, 1, 1)
+    assert play.tell(success(second)) == [RunIntake(Fence(1, 1, 1), 2, batch(0))]
+    play.run()
+    assert play.names() == [
+        *["RunIntake", "StorePrepare", "Apply", "Apply"] * 2,
+        "RunSink",
+        "StoreCommit",
+        "FinishBatch",
+    ]
+
+
+def test_a_job_without_sinks_commits_after_apply() -> None:
+    play = ready(sinks=()).commit(0)
+    assert play.names()[-3:] == ["Apply", "StoreCommit", "FinishBatch"]
+
+
+def test_intake_does_not_wait_for_containers_but_apply_does() -> None:
+    play = Play().offer(0)
+    assert play.asked[-1] == RunIntake(Fence(1, 1, 1), 1, batch(0))
+    play.run()
+    assert play.names()[-1] == "StorePrepare"
+    assert play.master.phase == "apply"
+    play.join("a", "b").run()
+    assert play.asked[-1] == FinishBatch(batch(0), 1)
+
+
+# ----------------------------------------------------------------------------------------- begin, again
+
+
+def test_a_committed_batch_returns_at_once() -> None:
+    play = ready().commit(0).forget()
+    assert play.tell(BatchOffered(batch(0))) == [FinishBatch(batch(0), 1)]
+
+
+def test_after_a_restart_a_committed_batch_returns_at_once() -> None:
+    play = Play(incarnation=2, committed=7, committed_batch=batch(3))
+    assert play.tell(BatchOffered(batch(3))) == [FinishBatch(batch(3), 7)]
+
+
+def test_after_a_restart_every_slice_is_restored_to_the_committed_epoch() -> None:
+    old = Routing(5, ("x", "x", "y", "y"))
+    play = Play(incarnation=2, committed=7, committed_batch=batch(6), routing=old, checkpoint=4).join("a", "b")
+    assert play.asked_for(StoreRouting) == [StoreRouting(Fence(2, 8, 0), Routing(6, ("a", "b", "a", "b")))]
+    assert play.asked_for(Restore) == [
+        Restore("a", Fence(2, 8, 0), EVEN, 7, 4),
+        Restore("b", Fence(2, 8, 0), ODD, 7, 4),
+    ]
+
+
+@pytest.mark.parametrize("prepared", [1, 2])
+def test_after_a_restart_prepared_levels_are_applied_without_intake(prepared: int) -> None:
+    theirs = tuple(Prepared(level, Fence(1, 8, 3), batch(7)) for level in range(1, prepared + 1))
+    play = Play(incarnation=2, levels=2, committed=7, committed_batch=batch(6), prepared=theirs).join("a", "b")
+    play.run()
+    assert not play.asked_for(Apply), "nothing happens before Spark offers the batch"
+    play.offer(7).run()
+    assert [one.level for one in play.asked_for(RunIntake)] == list(range(prepared + 1, 3))
+    assert [one.level for one in play.asked_for(Apply)] == [1, 1, 2, 2]
+    assert play.asked[-1] == FinishBatch(batch(7), 8)
+
+
+def test_an_offer_doubled_while_the_epoch_runs_gets_one_answer() -> None:
+    play = ready().offer(0)
+    assert play.tell(BatchOffered(batch(0))) == []
+    assert play.run().asked_for(FinishBatch) == [FinishBatch(batch(0), 1)]
+
+
+# ------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("offered", "reason", "words"),
+    [
+        (batch(3, query="other"), Refusal.OTHER_QUERY, "belongs to query q"),
+        (batch(4), Refusal.GAP, "the next one for this store is batch 3 (epoch 8)"),
+        (batch(1), Refusal.GAP, "the next one for this store is batch 3 (epoch 8)"),
+        (
+            batch(2, "changed"),
+            Refusal.OTHER_OFFSETS,
+            "epoch 7 of this store was made of that batch with offsets 2",
+        ),
+    ],
+)
+def test_only_the_successor_is_taken(offered: object, reason: Refusal, words: str) -> None:
+    play = ready(committed=7, committed_batch=batch(2))
+    assert play.tell(BatchOffered(offered)) == [RefuseBatch(offered, reason, 7, batch(2), False)]
+    error = play.asked[-1].error()
+    assert isinstance(error, StoreError)
+    assert words in error.what.replace("offsets offsets", "offsets")
+    assert "up to epoch 7; nothing was written" in error.safe
+    assert error.todo
+    play.forget().commit(3)
+    assert play.asked[-1] == FinishBatch(batch(3), 8)
+
+
+@pytest.mark.parametrize(
+    ("offered", "reason"),
+    [
+        (batch(0, "changed"), Refusal.OTHER_OFFSETS),
+        (batch(1), Refusal.GAP),
+        (batch(0, query="other"), Refusal.OTHER_QUERY),
+    ],
+)
+def test_a_prepared_epoch_is_of_one_batch_for_ever(offered: object, reason: Refusal) -> None:
+    play = Play(incarnation=2, prepared=(Prepared(1, Fence(1, 1, 1), batch(0)),)).join("a", "b").run()
+    assert play.tell(BatchOffered(offered)) == [RefuseBatch(offered, reason, 0, batch(0), True)]
+    assert play.asked[-1].error().what
+
+
+def test_an_empty_store_takes_any_query_but_only_from_its_beginning() -> None:
+    play = ready()
+    assert play.tell(BatchOffered(batch(5))) == [RefuseBatch(batch(5), Refusal.GAP, 0, None, False)]
+    assert "this store is empty" in play.asked[-1].error().what
+    assert play.tell(BatchOffered(batch(0, query="any"))) == [RunIntake(Fence(1, 1, 1), 1, batch(0, query="any"))]
+
+
+# -------------------------------------------------------------------------- failures, and offered again
+
+
+def test_a_failed_intake_fails_the_batch_and_the_next_try_has_a_higher_fence() -> None:
+    play = ready().offer(0)
+    assert play.tell(Failed(play.take(RunIntake).id, BOOM)) == [FailBatch(batch(0), BOOM)]
+    assert play.tell(BatchOffered(batch(0))) == [RunIntake(Fence(1, 1, 2), 1, batch(0))]
+    assert play.run().asked[-1] == FinishBatch(batch(0), 1)
+
+
+def test_an_answer_of_the_failed_try_means_nothing_to_the_next() -> None:
+    play = ready(sinks=("one", "two")).offer(0).run(until=RunSink)
+    first = play.take(RunSink)
+    play.tell(Failed(first.id, BOOM))
+    play.offer(0)
+    assert play.tell(success(first)) == []
+    assert play.tell(IntakeDone(first.id, ())) == []
+    assert play.take(RunSink) == RunSink(Fence(1, 1, 2), "one")
+
+
+def test_a_failed_sink_is_tried_again_without_applying_again() -> None:
+    play = ready(sinks=("one", "two")).offer(0).run(until=RunSink)
+    play.tell(success(play.take(RunSink)))
+    assert play.tell(Failed(play.take(RunSink, sink="two").id, BOOM)) == [FailBatch(batch(0), BOOM)]
+    play.forget().offer(0).run()
+    assert play.names() == ["RunSink", "StoreCommit", "FinishBatch"]
+    assert play.asked[0] == RunSink(Fence(1, 1, 2), "two")
+
+
+def test_a_prepare_that_failed_but_was_stored_keeps_its_content() -> None:
+    play = ready().offer(0).run(until=StorePrepare)
+    play.tell(Failed(play.take(StorePrepare).id, BOOM))
+    play.offer(0).run(until=StorePrepare)
+    again = play.take(StorePrepare)
+    play.tell(PrepareStored(again.id, Prepared(1, Fence(1, 1, 1), batch(0))))
+    assert play.run().asked[-1] == FinishBatch(batch(0), 1)
+
+
+def test_a_commit_that_failed_is_stored_again() -> None:
+    play = ready().offer(0).run(until=StoreCommit)
+    assert play.tell(Failed(play.take(StoreCommit).id, BOOM)) == [FailBatch(batch(0), BOOM)]
+    assert play.tell(BatchOffered(batch(0))) == [StoreCommit(Fence(1, 1, 2), batch(0))]
+
+
+def test_applying_that_raises_is_undone_everywhere_before_the_batch_fails() -> None:
+    play = ready(levels=2).offer(0).run(until=Apply).run(until=RunIntake)
+    intake = play.take(RunIntake, level=2)
+    play.tell(success(intake))
+    play.run(until=Apply)
+    on_a, on_b = play.take(Apply, container="a"), play.take(Apply, container="b")
+    play.forget()
+    assert play.tell(Failed(on_a.id, BOOM)) == [], "b still applies: first see how far it comes"
+    assert play.master.phase == "undo"
+    assert not play.master.ready(1, 1, 1)
+    fence = Fence(1, 1, 1)
+    assert play.tell(success(on_b)) == [Undo("a", fence, EVEN), Undo("b", fence, ODD)]
+    assert play.tell(success(play.take(Undo, container="a"))) == []
+    assert play.tell(success(play.take(Undo, container="b"))) == [FailBatch(batch(0), BOOM)]
+    play.forget().offer(0).run()
+    assert [one.level for one in play.asked_for(Apply)] == [1, 1, 2, 2]
+    assert not play.asked_for(RunIntake), "what is prepared stays prepared"
+    assert play.asked[-1] == FinishBatch(batch(0), 1)
+
+
+def test_a_container_lost_while_undoing_needs_no_undo() -> None:
+    play = ready().offer(0).run(until=Apply)
+    play.tell(Failed(play.take(Apply, container="a").id, BOOM))
+    play.run(until=Undo)
+    play.take(Undo, container="a")
+    play.tell(ContainerLost("a"))
+    play.run()
+    assert play.asked_for(FailBatch) == [FailBatch(batch(0), BOOM)]
+    assert play.forget().offer(0).run().asked[-1] == FinishBatch(batch(0), 1)
+
+
+def test_an_undo_that_fails_is_a_restore() -> None:
+    play = ready().offer(0).run(until=Apply)
+    play.tell(Failed(play.take(Apply, container="a").id, BOOM))
+    play.run(until=Undo)
+    undo = play.take(Undo, container="a")
+    assert Restore("a", Fence(1, 1, 1), EVEN, 0, 0) in play.tell(Failed(undo.id, BOOM))
+
+
+def test_a_restore_that_fails_fails_the_batch_and_is_tried_again_with_the_next() -> None:
+    play = Play().join("a", "b")
+    play.tell(Failed(play.take(Restore, container="a").id, BOOM))
+    assert not play.run().asked_for(FailBatch), "nobody waits yet"
+    play.forget().offer(0)
+    assert play.tell(Failed(play.take(Restore, container="a").id, BOOM)) == [FailBatch(batch(0), BOOM)]
+    assert play.run().offer(0).run().asked[-1] == FinishBatch(batch(0), 1)
+
+
+def test_a_routing_table_that_could_not_be_stored_is_stored_with_the_next_offer() -> None:
+    play = Play().join("a", "b")
+    play.tell(Failed(play.take(StoreRouting).id, BOOM))
+    play.run().forget().offer(0)
+    assert play.take(StoreRouting) == StoreRouting(Fence(1, 1, 1), Routing(1, ("a", "b", "a", "b")))
+
+
+# ------------------------------------------------------------------------------------------ lost containers
+
+
+def test_survivors_take_over_what_a_lost_container_had() -> None:
+    play = Play(containers=3, slices=6).join("a", "b", "c").run().forget()
+    fence = Fence(1, 1, 0)
+    assert play.tell(ContainerLost("b", "reset")) == [
+        StoreRouting(fence, Routing(2, ("a", "a", "c", "a", "c", "c"))),
+        Restore("a", fence, frozenset({1}), 0, 0),
+        Restore("c", fence, frozenset({4}), 0, 0),
+    ]
+
+
+PHASES = [RunIntake, StorePrepare, Apply, RunSink, StoreCommit]
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+@pytest.mark.parametrize("at", PHASES, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("lost", ["a", "b"])
+def test_a_loss_in_any_phase_neither_fails_the_batch_nor_repeats_intake(at: type, lost: str, levels: int) -> None:
+    play = ready(levels=levels).offer(0).run(until=at)
+    other = "b" if lost == "a" else "a"
+    survivors_open = [one for one in play.open if getattr(one, "container", None) != lost]
+    play.tell(ContainerLost(lost))
+    play.open = [one for one in play.open if getattr(one, "container", None) != lost]
+    assert [one for one in play.open if one in survivors_open] == survivors_open
+    assert play.master.routing.table == (other,) * 4
+    play.run()
+    assert [one.level for one in play.asked_for(RunIntake)] == [*range(1, levels + 1)]
+    assert not play.asked_for(FailBatch)
+    assert play.asked_for(FinishBatch) == [FinishBatch(batch(0), 1)]
+    play.commit(1)
+    assert play.asked[-1] == FinishBatch(batch(1), 2)
+
+
+def test_new_owners_catch_up_on_every_prepared_level_before_the_next_step() -> None:
+    play = ready(levels=2).offer(0).run(until=RunSink).forget()
+    sink = play.take(RunSink)
+    play.tell(ContainerLost("b"))
+    assert not play.master.ready(1, 1, 2), "a scan of slice 1 waits"
+    assert play.master.ready(0, 1, 2)
+    assert play.master.owner(1) == "a"
+    play.run()
+    fence = Fence(1, 1, 1)
+    assert play.asked == [
+        StoreRouting(fence, Routing(2, ("a",) * 4)),
+        Restore("a", fence, ODD, 0, 0),
+        Apply("a", fence, ODD, 1),
+        Apply("a", fence, ODD, 2),
+    ]
+    assert play.master.ready(1, 1, 2)
+    play.tell(success(sink))
+    assert play.run().asked[-1] == FinishBatch(batch(0), 1)
+
+
+def test_a_commit_under_way_does_not_wait_for_a_slice_that_is_restored() -> None:
+    play = ready().offer(0).run(until=StoreCommit)
+    commit = play.take(StoreCommit)
+    play.tell(ContainerLost("b"))
+    late = play.take(Restore)
+    assert late == Restore("a", Fence(1, 1, 1), ODD, 0, 0)
+    assert play.tell(success(commit)) == [FinishBatch(batch(0), 1)]
+    assert play.tell(success(late)) == [Restore("a", Fence(1, 2, 0), ODD, 1, 0)], "it was restored to epoch 0"
+    play.run().commit(1)
+    assert play.asked[-1] == FinishBatch(batch(1), 2)
+
+
+def test_a_container_lost_while_restoring_is_replaced_again() -> None:
+    play = Play(containers=3).join("a", "b", "c").run()
+    play.tell(ContainerLost("a"))
+    lost = play.take(Restore, container="b")
+    play.tell(ContainerLost("b"))
+    assert set(play.master.routing.table) == {"c"}
+    assert play.tell(success(lost)) == [], "the dead do not speak"
+    play.open = [one for one in play.open if getattr(one, "container", None) != "b"]
+    assert play.run().commit(0).asked[-1] == FinishBatch(batch(0), 1)
+
+
+def test_when_none_is_left_new_ones_are_asked_for_and_the_epoch_goes_on() -> None:
+    play = ready().commit(0).offer(1).run(until=Apply)
+    play.open = []
+    play.tell(ContainerLost("a"))
+    play.open = []
+    play.forget()
+    assert play.tell(ContainerLost("b")) == [NeedContainers(2)]
+    assert play.master.routing.table == (None,) * 4
+    play.join("c")
+    assert play.master.routing.table == ("c",) * 4
+    play.run()
+    assert play.asked_for(Restore) == [Restore("c", Fence(1, 2, 1), ALL, 1, 0)]
+    assert not play.asked_for(RunIntake)
+    assert play.asked[-1] == FinishBatch(batch(1), 2)
+
+
+def test_a_lost_id_is_never_accepted_again() -> None:
+    play = ready()
+    play.tell(ContainerLost("b"))
+    play.run()
+    assert play.tell(ContainerJoined("b")) == []
+    assert play.tell(ContainerLost("b")) == []
+    play.tell(ContainerLost("early"))
+    play.join("early")
+    assert play.tell(ContainerLost("a")) == [NeedContainers(2)], "neither b nor early lives"
+
+
+def test_a_container_that_joins_while_all_slices_have_owners_stands_by() -> None:
+    play = ready()
+    assert play.tell(ContainerJoined("c")) == []
+    play.tell(ContainerLost("b"))
+    assert play.master.routing.table == ("a", "c", "a", "c")
+
+
+# --------------------------------------------------------------------------------------------- two drivers
+
+
+@pytest.mark.parametrize("at", [StorePrepare, RunSink, StoreCommit], ids=lambda kind: kind.__name__)
+def test_a_look_that_finds_a_successor_stops_the_master(at: type) -> None:
+    play = ready().offer(0).run(until=at)
+    assert at.looks
+    play.take(at)
+    assert play.tell(OwnerSeen(1)) == []
+    assert play.tell(OwnerSeen(2)) == [Stop("incarnation 2 has taken over from 1", 2)]
+    assert play.master.phase == "stopped"
+    for event in (BatchOffered(batch(0)), ContainerJoined("z"), ContainerLost("a"), OwnerSeen(3)):
+        assert play.tell(event) == []
+
+
+def test_whoever_loses_the_prepare_goes_on_with_the_winners_content() -> None:
+    play = ready(incarnation=2).offer(0).run(until=StorePrepare)
+    play.tell(PrepareStored(play.take(StorePrepare).id, Prepared(1, Fence(1, 1, 4), batch(0))))
+    play.run(until=StoreCommit)
+    play.tell(CommitStored(play.take(StoreCommit).id, Fence(1, 1, 4), batch(0)))
+    assert play.asked[-1] == FinishBatch(batch(0), 1)
+
+
+def test_whoever_loses_the_prepare_to_a_successor_stops() -> None:
+    play = ready().offer(0).run(until=StorePrepare)
+    theirs = PrepareStored(play.take(StorePrepare).id, Prepared(1, Fence(2, 1, 1), batch(0)))
+    assert play.tell(theirs) == [Stop("incarnation 2 has taken over from 1", 2)]
+
+
+def test_whoever_loses_the_commit_to_a_successor_stops() -> None:
+    play = ready().offer(0).run(until=StoreCommit)
+    theirs = CommitStored(play.take(StoreCommit).id, Fence(2, 1, 1), batch(0))
+    assert play.tell(theirs) == [Stop("incarnation 2 has taken over from 1", 2)]
+
+
+def test_a_prepare_lost_to_another_batch_refuses_ours() -> None:
+    play = ready(incarnation=2).offer(0, "ours").run(until=StorePrepare)
+    theirs = PrepareStored(play.take(StorePrepare).id, Prepared(1, Fence(1, 1, 1), batch(0, "theirs")))
+    ours, known = batch(0, "ours"), batch(0, "theirs")
+    assert play.tell(theirs) == [RefuseBatch(ours, Refusal.OTHER_OFFSETS, 0, known, True)]
+    assert play.offer(0, "theirs").run().asked[-1] == FinishBatch(known, 1)
+
+
+def test_a_start_that_finds_a_successors_prepare_stops_at_once() -> None:
+    play = Play(prepared=(Prepared(1, Fence(2, 1, 1), batch(0)),))
+    assert [type(one) for one in play.asked] == [Stop]
+
+
+# ---------------------------------------------------------------------------------------------- checkpoints
+
+
+def test_a_checkpoint_is_written_verified_by_others_and_made_to_count() -> None:
+    play = ready(checkpoint_every=2).commit(0).forget().offer(1).run(until=WriteCheckpoint)
+    fence = Fence(1, 3, 0)
+    assert play.asked[-3:] == [
+        WriteCheckpoint("a", fence, EVEN, 2),
+        WriteCheckpoint("b", fence, ODD, 2),
+        FinishBatch(batch(1), 2),
+    ]
+    play.run(until=VerifyPacks)
+    by_b, by_a = play.take(VerifyPacks, by="b"), play.take(VerifyPacks, by="a")
+    assert [pack.container for pack in by_b.packs] == ["a"]
+    assert play.tell(success(by_a)) == []
+    assert [type(one) for one in play.tell(success(by_b))] == [StoreManifest]
+    play.run()
+    assert not play.asked_for(CutLog), "there is no second newest yet"
+    play.commit(2, 3)
+    assert play.asked_for(CutLog) == [CutLog(Fence(1, 5, 0), 2)]
+    play.commit(4, 5)
+    assert play.asked_for(CutLog)[-1] == CutLog(Fence(1, 7, 0), 4)
+
+
+def test_later_restores_start_from_the_newest_complete_checkpoint() -> None:
+    play = ready(checkpoint_every=1).commit(0).forget()
+    play.tell(ContainerLost("b"))
+    assert play.take(Restore) == Restore("a", Fence(1, 2, 0), ODD, 1, 1)
+
+
+def test_the_checkpoint_found_at_start_is_the_second_newest_after_the_next() -> None:
+    play = ready(incarnation=2, committed=4, committed_batch=batch(3), checkpoint=3, checkpoint_every=2).commit(4)
+    assert play.asked_for(CutLog) == [CutLog(Fence(2, 6, 0), 3)]
+
+
+def test_a_lone_containers_packs_are_verified_in_the_driver() -> None:
+    play = Play(containers=1, checkpoint_every=1).join("a").run().offer(0).run(until=VerifyPacks)
+    assert play.take(VerifyPacks).by is None
+
+
+def test_epochs_do_not_wait_for_a_checkpoint_and_only_one_runs() -> None:
+    play = ready(checkpoint_every=1).offer(0).run(until=WriteCheckpoint)
+    held = [play.take(WriteCheckpoint), play.take(WriteCheckpoint)]
+    play.commit(1, 2)
+    assert len(play.asked_for(WriteCheckpoint)) == 2
+    play.tell(*map(success, held))
+    assert play.run().commit(3).asked_for(WriteCheckpoint)[-1].epoch == 4
+
+
+@pytest.mark.parametrize("at", [WriteCheckpoint, VerifyPacks, StoreManifest], ids=lambda kind: kind.__name__)
+def test_a_checkpoint_in_trouble_is_given_up_and_the_next_one_does(at: type) -> None:
+    play = ready(checkpoint_every=2).commit(0).offer(1).run(until=at)
+    assert play.tell(Failed(play.take(at).id, BOOM)) == []
+    stale = list(play.open)
+    play.open = []
+    assert play.tell(*map(success, stale)) == []
+    play.forget().commit(2, 3)
+    assert play.asked_for(StoreManifest)[-1].epoch == 4
+    assert not play.asked_for(CutLog)
+
+
+@pytest.mark.parametrize("at", [WriteCheckpoint, VerifyPacks], ids=lambda kind: kind.__name__)
+def test_a_checkpoint_that_loses_a_container_is_given_up(at: type) -> None:
+    play = ready(checkpoint_every=1).offer(0).run(until=at)
+    play.tell(ContainerLost("b"))
+    play.open = [one for one in play.open if "b" not in (getattr(one, "container", ""), getattr(one, "by", ""))]
+    play.run()
+    assert not play.asked_for(StoreManifest)
+    assert play.commit(1).asked_for(StoreManifest)[-1].epoch == 2
+
+
+def test_a_written_pack_outlives_its_writer() -> None:
+    play = ready(checkpoint_every=1).offer(0).run(until=WriteCheckpoint)
+    play.tell(success(play.take(WriteCheckpoint, container="b")))
+    play.tell(ContainerLost("b"))
+    play.run()
+    manifest = play.asked_for(StoreManifest)[0]
+    assert [pack.container for pack in manifest.packs] == ["a", "b"]
+
+
+def test_a_checkpoint_waits_until_every_slice_is_there() -> None:
+    play = ready(checkpoint_every=1).offer(0).run(until=StoreCommit)
+    commit = play.take(StoreCommit)
+    play.tell(ContainerLost("b"))
+    play.tell(success(commit))
+    assert not play.asked_for(WriteCheckpoint)
+    assert play.run().asked_for(WriteCheckpoint) == [WriteCheckpoint("a", Fence(1, 2, 0), ALL, 1)]
+
+
+# ------------------------------------------------------------------------------------------ impossible things
+
+
+def test_an_answer_of_the_wrong_kind_tells_the_story() -> None:
+    play = ready().offer(0)
+    with pytest.raises(Impossible, match=r"Applied does not answer RunIntake") as caught:
+        play.tell(Applied(play.take(RunIntake).id))
+    assert "→ BatchOffered(batch=Batch(query_id='q', batch_id=0" in str(caught.value)
+    assert "← RunIntake(" in str(caught.value)
+
+
+def test_a_commit_of_another_batch_than_prepared_is_impossible() -> None:
+    play = ready().offer(0).run(until=StoreCommit)
+    commit = play.take(StoreCommit)
+    with pytest.raises(Impossible, match="was prepared for"):
+        play.tell(CommitStored(commit.id, Fence(1, 1, 1), batch(0, "changed")))
+
+
+def test_started_comes_first_and_once() -> None:
+    play = ready()
+    with pytest.raises(Impossible, match="Started twice"):
+        play.tell(Started(1, 1, (), 4, 1, 10))
+    with pytest.raises(Impossible, match="before Started"):
+        type(play.master)().handle(ContainerJoined("a"))
+
+
+def test_answers_may_be_doubled() -> None:
+    play = ready(checkpoint_every=1, levels=2).offer(0)
+    while play.open:
+        answer = success(play.open.pop(0))
+        play.tell(answer, answer)
+    assert play.asked_for(FinishBatch) == [FinishBatch(batch(0), 1)]
+    assert len(play.asked_for(StoreManifest)) == 1

@@ -1,0 +1,286 @@
+"""Partial aggregation: merged again, it equals Spark's own aggregation, and it never shuffles."""
+
+from __future__ import annotations
+
+import math
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from holdfast.spark.preaggregate import (
+    PartialColumnSpec as Spec,
+)
+from holdfast.spark.preaggregate import (
+    can_preaggregate,
+    partial_aggregate,
+    partial_fields,
+)
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = (
+    "k string, f double, i int, l bigint, x double, y float, small decimal(6,2), wide decimal(30,4), "
+    "day date, at timestamp, s string, ok boolean"
+)
+NUMBERS = ("i", "l", "x", "y", "small", "wide")
+ORDERED = (*NUMBERS, "day", "at", "s", "ok")
+
+
+def rows() -> list[tuple[Any, ...]]:
+    made: list[tuple[Any, ...]] = []
+    for n in range(300):
+        key = None if n % 11 == 0 else f"k{n % 7}"
+        floating = (0.0, -0.0, math.nan, None, 1.5)[n % 5]
+        values: tuple[Any, ...] = (
+            n - 150,
+            n * 10**9,
+            n / 3 - 20,
+            float(n) / 4,
+            Decimal(n * 7 - 900).scaleb(-2),
+            Decimal(n * 12345678901234567).scaleb(-4),
+            date(2024, 1 + n % 12, 1 + n % 28),
+            datetime(2024, 1, 1 + n % 28, n % 24, 30, 15, n),
+            f"ünï{n % 13}",
+            n % 3 == 0,
+        )
+        empty = n % 4 == 0 or key == "k3"  # one key has nothing but nulls
+        made.append(
+            (
+                key,
+                floating,
+                *(None if empty and (n + at) % 2 or key == "k3" else v for at, v in enumerate(values)),
+            )
+        )
+    return made
+
+
+@pytest.fixture(scope="module")
+def frame(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame(rows(), SCHEMA).repartition(3).localCheckpoint()
+
+
+def specs(functions: tuple[str, ...], columns: tuple[str, ...]) -> list[Spec]:
+    return [Spec(function, column) for column in columns for function in functions]
+
+
+def merged(partial: DataFrame, keys: list[str], aggregates: list[Spec]) -> DataFrame:
+    """What a stage does with partial rows, as a plain query."""
+    columns = []
+    for at, spec in enumerate(aggregates):
+        p0, p1, p2 = f"p{at}_0", f"p{at}_1", f"p{at}_2"
+        match spec.function:
+            case "count" | "sum":
+                text = f"sum({p0})"
+            case "min" | "max":
+                text = f"{spec.function}({p0})"
+            case "mean":
+                text = f"sum({p0}) / nullif(sum({p1}), 0)"
+            case _:
+                mean = f"(sum({p0} * {p1}) / nullif(sum({p0}), 0))"
+                m2 = f"(sum({p2}) + sum({p0} * {p1} * {p1}) - sum({p0}) * {mean} * {mean})"
+                text = f"if(sum({p0}) < 2, null, {m2} / nullif(sum({p0}) - 1, 0))"
+                text = f"sqrt({text})" if spec.function == "stddev" else text
+        columns.append(F.expr(text).alias(f"a{at}"))
+    return partial.groupBy(*keys).agg(*columns, F.sum("_n").alias("_n"))
+
+
+def oracle(frame: DataFrame, keys: list[str], aggregates: list[Spec]) -> DataFrame:
+    names = {
+        "mean": F.mean,
+        "var": F.var_samp,
+        "stddev": F.stddev_samp,
+        "sum": F.sum,
+        "min": F.min,
+        "max": F.max,
+    }
+    columns = [
+        F.count("*" if s.column is None else s.column) if s.function == "count" else names[s.function](str(s.column))
+        for s in aggregates
+    ]
+    named = [column.alias(f"a{at}") for at, column in enumerate(columns)]
+    return frame.groupBy(*keys).agg(*named, F.count("*").alias("_n"))
+
+
+def by_key(frame: DataFrame, keys: list[str]) -> dict[tuple[str, ...], tuple[Any, ...]]:
+    found = {tuple(repr(row[key]) for key in keys): tuple(row)[len(keys) :] for row in frame.collect()}
+    assert len(found) == frame.count()
+    return found
+
+
+def assert_equal(got: dict[Any, tuple[Any, ...]], expected: dict[Any, tuple[Any, ...]]) -> None:
+    assert got.keys() == expected.keys()
+    for key, values in expected.items():
+        for mine, theirs in zip(got[key], values, strict=True):
+            if isinstance(theirs, float):
+                assert mine == pytest.approx(theirs, rel=1e-9, abs=1e-9, nan_ok=True), key
+            elif isinstance(theirs, Decimal):
+                assert abs(mine - theirs) <= Decimal("1e-6"), key
+            else:
+                assert mine == theirs, key
+
+
+@pytest.mark.parametrize("keys", [["k"], ["f"], ["k", "f", "ok"]], ids=lambda keys: "+".join(keys))
+def test_merged_partials_equal_the_aggregation(frame: DataFrame, keys: list[str]) -> None:
+    aggregates = [
+        Spec("count"),
+        *specs(("count", "sum", "mean", "var", "stddev"), NUMBERS),
+        *specs(("min", "max"), tuple(name for name in ORDERED if name != "s")),
+        Spec("count", "s"),
+        Spec("sum", "i"),
+    ]
+    partial = partial_aggregate(frame, keys, aggregates)
+    assert partial is not None
+    assert_equal(by_key(merged(partial, keys, aggregates), keys), by_key(oracle(frame, keys, aggregates), keys))
+
+
+def test_sums_of_integers_and_decimals_are_exact(frame: DataFrame) -> None:
+    aggregates = specs(("sum",), ("i", "l", "small", "wide"))
+    partial = partial_aggregate(frame, ["k"], aggregates)
+    assert partial is not None
+    assert by_key(merged(partial, ["k"], aggregates), ["k"]) == by_key(oracle(frame, ["k"], aggregates), ["k"])
+
+
+def test_strings_are_ordered_too(frame: DataFrame) -> None:
+    aggregates = [*specs(("min", "max"), ("s",)), Spec("sum", "l")]
+    partial = partial_aggregate(frame, ["k"], aggregates)
+    assert partial is not None
+    assert_equal(by_key(merged(partial, ["k"], aggregates), ["k"]), by_key(oracle(frame, ["k"], aggregates), ["k"]))
+
+
+def test_columns_are_named_and_typed_as_promised(frame: DataFrame) -> None:
+    aggregates = [*specs(("sum", "mean"), NUMBERS), Spec("count"), Spec("stddev", "i"), Spec("max", "day")]
+    partial = partial_aggregate(frame, ["k", "f"], aggregates)
+    assert partial is not None
+    fields = [(field.name, field.dataType.simpleString()) for field in partial.schema]
+    assert fields == [("k", "string"), ("f", "double"), *partial_fields(frame.schema, aggregates)]
+    assert ("p10_0", "decimal(38,4)") in fields
+    assert fields[-1] == ("_n", "bigint")
+
+
+def test_a_group_of_nulls_has_a_null_sum_and_no_values(frame: DataFrame) -> None:
+    aggregates = [
+        Spec("sum", "wide"),
+        Spec("sum", "small"),
+        Spec("sum", "l"),
+        Spec("mean", "wide"),
+        Spec("var", "x"),
+    ]
+    partial = partial_aggregate(frame, ["k"], aggregates)
+    assert partial is not None
+    found = partial.where("k = 'k3'").collect()
+    assert found
+    for row in found:
+        assert (row.p0_0, row.p1_0, row.p2_0, row.p3_1, row.p4_0) == (None, None, None, 0, 0.0)
+        assert row._n > 0
+
+
+def test_floats_group_as_in_spark(spark: SparkSession) -> None:
+    values = "values (0.0D), (-0.0D), (double('NaN')), (double('NaN')), (null), (null), (1.0D)"
+    one = spark.sql(f"select * from {values} as t(f)").coalesce(1)
+    partial = partial_aggregate(one, ["f"], [])
+    assert partial is not None
+    found = {repr(row.f): row._n for row in partial.collect()}
+    assert found == {"0.0": 2, "nan": 2, "None": 2, "1.0": 1}
+
+
+def test_no_shuffle_and_as_many_partitions(frame: DataFrame, spark: SparkSession) -> None:
+    for aggregates in ([Spec("sum", "l")], [Spec("min", "s")]):
+        partial = partial_aggregate(frame, ["k"], aggregates)
+        assert partial is not None
+        assert partial.rdd.getNumPartitions() == frame.rdd.getNumPartitions() == 3
+        lineage = partial._jdf.queryExecution().toRdd().toDebugString()
+        # the checkpointed input has none either, so any shuffle would be ours
+        assert "Shuffle" not in lineage
+        spark.sparkContext.setJobGroup("partial", "partial aggregation")
+        partial.write.format("noop").mode("overwrite").save()
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+        tracker = spark.sparkContext.statusTracker()
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup("partial")]
+        assert all(job is not None and len(job.stageIds) == 1 for job in jobs)
+        assert jobs
+
+
+def test_what_the_optimiser_would_rewrite_keeps_its_columns(spark: SparkSession) -> None:
+    # a constant key, columns that are never null, a filter it could push, names that need quoting
+    strange = (
+        spark.range(0, 100, 1, 2)
+        .selectExpr("1 as one", "id as `a.b`", "id % 3 as `q``q`", "id as unused")
+        .where("unused >= 10")
+    )
+    aggregates = [Spec("count", "a.b"), Spec("count"), Spec("sum", "a.b"), Spec("max", "q`q")]
+    partial = partial_aggregate(strange, ["one", "q`q"], aggregates)
+    assert partial is not None
+    assert partial.columns[:2] == ["one", "q`q"]
+    total = partial.selectExpr("sum(p0_0)", "sum(p1_0)", "sum(p2_0)", "max(p3_0)", "sum(_n)").first()
+    assert total is not None
+    assert tuple(total) == (90, 90, sum(range(10, 100)), 2, 90)
+
+
+def test_session_settings_stay(frame: DataFrame, spark: SparkSession) -> None:
+    settings = dict(spark.conf.getAll)
+    partial_aggregate(frame, ["k"], [Spec("sum", "l")])
+    assert dict(spark.conf.getAll) == settings
+
+
+def test_overflow_raises(spark: SparkSession) -> None:
+    longs = spark.range(0, 2, 1, 1).selectExpr("1 as k", "9223372036854775807 as v")
+    decimals = spark.range(0, 2, 1, 1).selectExpr("1 as k", "cast(repeat('9', 38) as decimal(38,0)) as v")
+    for frame, function in ((longs, "sum"), (decimals, "sum"), (decimals, "mean")):
+        partial = partial_aggregate(frame, ["k"], [Spec(function, "v")])
+        assert partial is not None
+        with pytest.raises(PySparkException, match="ARITHMETIC_OVERFLOW"):
+            partial.collect()
+
+
+def test_wide_decimals_are_left_alone_without_ansi(frame: DataFrame, spark: SparkSession) -> None:
+    assert not can_preaggregate(frame.schema, ["k"], [Spec("sum", "wide")], ansi=False)
+    assert can_preaggregate(frame.schema, ["k"], [Spec("sum", "small"), Spec("max", "wide")], ansi=False)
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        assert partial_aggregate(frame, ["k"], [Spec("sum", "wide")]) is None
+    finally:
+        spark.conf.unset("spark.sql.ansi.enabled")
+
+
+def test_what_cannot_be_done_is_said(frame: DataFrame) -> None:
+    for keys, spec in (
+        (["k"], Spec("first", "i")),
+        (["k"], Spec("approx_distinct", "i")),
+        (["k"], Spec("sum", "s")),
+        (["k"], Spec("sum", "absent")),
+        (["absent"], Spec("count")),
+        ([], Spec("count")),
+    ):
+        assert not can_preaggregate(frame.schema, keys, [spec])
+        assert partial_aggregate(frame, keys, [spec]) is None
+
+
+def test_inside_for_each_batch(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(0, 5000, 1, 4).selectExpr("id % 10 as k", "id as v").write.parquet(str(tmp_path / "in"))
+    stream = spark.readStream.schema("k bigint, v bigint").option("maxFilesPerTrigger", 2).parquet(str(tmp_path / "in"))
+    seen: list[tuple[int, int, int]] = []
+
+    def batch(df: DataFrame, number: int) -> None:
+        partial = partial_aggregate(df, ["k"], [Spec("sum", "v")])
+        assert partial is not None
+        assert partial.rdd.getNumPartitions() == df.rdd.getNumPartitions()
+        total = partial.selectExpr("count(1)", "sum(p0_0)", "sum(_n)").first()
+        assert total is not None
+        seen.append(tuple(total))
+
+    query = (
+        stream.writeStream.foreachBatch(batch)
+        .option("checkpointLocation", str(tmp_path / "spark"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert len(seen) == 2
+    assert sum(total for _, total, _ in seen) == sum(range(5000))
+    assert [count for _, _, count in seen] == [2500, 2500]

@@ -1,0 +1,231 @@
+"""``./dev`` itself: a first start in an empty folder, the second one, and what it says when it cannot.
+
+The first start is a real one (a virtual environment, hash-checked installs, an editable install), on a
+miniature repository whose one dependency lies beside it, so that no test needs a network.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import shutil
+import subprocess
+import time
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ENVIRONMENT = {**os.environ, "PIP_NO_INDEX": "1"}
+
+# A build backend of the miniature's own, in place of setuptools: a wheel is a zip with a few files.
+BACKEND = """
+import os, zipfile
+
+def build_editable(folder, config_settings=None, metadata_directory=None):
+    name, info = "holdfast-0.1.0-py3-none-any.whl", "holdfast-0.1.0.dist-info/"
+    with zipfile.ZipFile(os.path.join(folder, name), "w") as wheel:
+        wheel.writestr("holdfast.pth", os.path.abspath("src"))
+        wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\\nName: holdfast\\nVersion: 0.1.0\\n")
+        wheel.writestr(info + "WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(info + "RECORD", "")
+    return name
+"""
+
+
+def dev(root: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [root / "dev", *arguments],
+        env={**ENVIRONMENT, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def miniature(tmp_path: Path) -> Path:
+    """A repository with this ``dev`` and a ``cli`` that tells what it was started with."""
+    root = tmp_path / "a clone"
+    package = root / "src" / "holdfast"
+    package.mkdir(parents=True)
+    shutil.copy(ROOT / "dev", root)
+    for module in ("java.py", "errors.py"):
+        shutil.copy(ROOT / "src" / "holdfast" / module, package)
+    (package / "__init__.py").touch()
+    (package / "cli.py").write_text(
+        "import os, sys, pinned\nprint(pinned.NAME, sys.argv[1:], os.environ['JAVA_HOME'], sys.prefix)\n"
+    )
+    (package / "state").mkdir()
+    (package / "state" / "warm.py").write_text("def warm():\n    print('kernels compiled')\n")
+    (root / "pyproject.toml").write_text(
+        '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+        '[project]\nname = "holdfast"\nversion = "0.1.0"\n'
+    )
+    (root / "backend.py").write_text(BACKEND)
+    wheel = tmp_path / "pinned-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("pinned.py", "NAME = 'the pinned one'\n")
+        archive.writestr("pinned-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: pinned\nVersion: 1.0\n")
+        archive.writestr("pinned-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        digest = hashlib.sha256(b"NAME = 'the pinned one'\n").digest()
+        record = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+        archive.writestr("pinned-1.0.dist-info/RECORD", f"pinned.py,sha256={record},24\n")
+    right = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    (root / "requirements.lock").write_text(f"pinned @ {wheel.as_uri()} --hash=sha256:{right}\n")
+    (root / "requirements-build.lock").write_text("# nothing\n")
+    return root
+
+
+@dataclass(frozen=True)
+class Started:
+    root: Path
+    outputs: list[tuple[str, str]]
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Started:
+    """A miniature that two first starts at once have set up."""
+    root = miniature(tmp_path_factory.mktemp("started"))
+    both = [
+        subprocess.Popen(
+            [root / "dev", "demo", "--rows", "7"],
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    outputs = [one.communicate() for one in both]
+    assert [one.returncode for one in both] == [0, 0], outputs
+    return Started(root, outputs)
+
+
+def test_two_first_starts_at_once_set_up_once(started: Started) -> None:
+    ((said, one), (also_said, other)) = started.outputs
+    for line in ("Making .venv", "Installing the pinned dependencies", "kernels compiled", "Ready."):
+        assert (one + other).count(line) == 1
+    assert said == also_said
+    assert said.startswith("the pinned one ['demo', '--rows', '7'] /")
+    assert said.endswith(f"{started.root}/.venv\n")
+
+
+def test_the_second_start_is_fast_and_silent(started: Started) -> None:
+    start = time.perf_counter()
+    second = dev(started.root, "demo", "--rows", "7")
+    seconds = time.perf_counter() - start
+    assert (second.returncode, second.stdout, second.stderr) == (0, started.outputs[0][0], "")
+    assert seconds < 1.5  # 0.05 s on an idle machine; this one may be busy
+
+
+def test_a_changed_lock_is_installed_into_the_environment_there_is(started: Started) -> None:
+    with (started.root / "requirements.lock").open("a") as lock:
+        lock.write("# renewed\n")
+    again = dev(started.root, "demo")
+    assert again.returncode == 0, again.stderr
+    assert "Installing the pinned dependencies" in again.stderr
+    assert "Making .venv" not in again.stderr
+    assert dev(started.root, "demo").stderr == ""
+
+
+def test_a_dependency_with_another_hash_is_refused(tmp_path: Path) -> None:
+    root = miniature(tmp_path)
+    lock = root / "requirements.lock"
+    lock.write_text(lock.read_text().split("sha256:")[0] + "sha256:" + "0" * 64 + "\n")
+    refused = dev(root, "demo")
+    assert refused.returncode != 0
+    assert "HASH" in refused.stderr.upper()
+    assert not (root / ".venv" / "holdfast.stamp").exists()  # nothing half done counts as done
+
+
+def commands_without(folder: Path, *missing: str) -> str:
+    """A path with what a bare Debian has, short of what is missing."""
+    folder.mkdir()
+    for name in ("bash", "cat", "cut", "dirname", "env", "flock", "grep", "rm", "sed", "sha256sum", "sh"):
+        found = shutil.which(name)
+        if found and name not in missing:
+            (folder / name).symlink_to(found)
+    return str(folder)
+
+
+def test_without_a_new_enough_python_it_says_so_in_one_line(tmp_path: Path) -> None:
+    root = miniature(tmp_path)
+    path = commands_without(tmp_path / "bin")
+    old = tmp_path / "bin" / "python3"
+    old.write_text("#!/bin/sh\nexit 1\n")  # what any check for a newer version gets from an old one
+    old.chmod(0o755)
+    failed = dev(root, "demo", PATH=path)
+    assert failed.returncode == 1
+    assert failed.stderr.splitlines() == [
+        "[dev] Python 3.11 or newer is needed and none is on the path "
+        "(Debian 12 and later: apt-get install python3 python3-venv)."
+    ]
+
+
+def test_an_old_java_home_is_named_in_one_line(started: Started, tmp_path: Path) -> None:
+    home = tmp_path / "old"
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "java").write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    (home / "bin" / "java").chmod(0o755)
+    # The search goes on in the system's own folder, which has a good one: ask for more than any Java is.
+    module = started.root / "src" / "holdfast" / "java.py"
+    text = module.read_text()
+    module.write_text(text.replace("LEAST = 17", "LEAST = 1000"))
+    failed = dev(started.root, "demo", JAVA_HOME=str(home))
+    module.write_text(text)
+    assert failed.returncode == 1
+    assert failed.stdout == ""
+    assert len(failed.stderr.splitlines()) == 1
+    assert f"{home}/bin/java is Java 11" in failed.stderr
+
+
+def test_help_lists_every_command() -> None:
+    for arguments in ([], ["help"], ["--help"]):
+        shown = dev(ROOT, *arguments)
+        assert shown.returncode == 0
+        assert [line.split()[1] for line in shown.stdout.splitlines()] == [
+            *("demo", "test", "bench", "docs", "shell", "help")
+        ]
+
+
+def test_an_unknown_command_or_benchmark_is_refused_with_what_there_is() -> None:
+    unknown = dev(ROOT, "dance")
+    assert unknown.returncode == 1
+    assert "There is no ./dev dance." in unknown.stderr
+    unknown = dev(ROOT, "bench", "dance")
+    assert unknown.returncode == 1
+    assert "aggregate" in unknown.stderr
+
+
+def test_bench_lists_each_benchmark_with_its_question() -> None:
+    listed = dict(line.split(maxsplit=1) for line in dev(ROOT, "bench").stdout.splitlines())
+    files = {file.stem for file in (ROOT / "benchmarks").glob("*.py")} - {"common"}
+    assert listed.keys() == files
+    assert {"aggregate", "latency", "memory"} <= files
+
+
+def test_test_runs_every_check_and_fails_if_any_does(started: Started) -> None:
+    """The tools are stand-ins that note what they were asked; the first and the third fail."""
+    site = subprocess.run(
+        [started.root / ".venv/bin/python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    for tool, code in [("ruff", "sys.argv[1] == 'check'"), ("mypy", "1"), ("pytest", "0")]:
+        Path(site, f"{tool}.py").write_text(f"import sys\nprint({tool!r}, *sys.argv[1:])\nsys.exit({code})\n")
+    done = dev(started.root, "test", "-k", "one two")
+    assert done.stdout.splitlines() == ["ruff check .", "ruff format --check .", "mypy", "pytest -k one two"]
+    assert done.returncode == 1
+    assert done.stderr == "[dev] Failed: ruff check, mypy\n"
+
+
+def test_ci_runs_the_tests() -> None:
+    run = (ROOT / ".ci" / "run").read_text()
+    assert "exec ./dev test" in run
+    for script in (ROOT / "dev", ROOT / ".ci" / "run"):
+        assert os.access(script, os.X_OK)
+        subprocess.run(["bash", "-n", script], check=True)

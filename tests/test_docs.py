@@ -1,0 +1,83 @@
+"""The examples in the documents and docstrings run as they stand.
+
+All ``python`` blocks of one document are one program, run in an empty folder, with the lines where the document
+has them, so that a traceback points into the document. A block fenced as ``python no-run`` is not run.
+"""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src"
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+FENCE = re.compile(r"^(?P<fence>`{3,})(?P<info>.*)$")
+
+
+def program(document: str) -> str:
+    """The document with everything but its code blanked out."""
+    kept: list[str] = []
+    fence, runs = "", False
+    for line in document.splitlines():
+        found = FENCE.match(line)
+        if found and not fence:
+            fence, runs = found["fence"], found["info"].strip() == "python"
+            kept.append("")
+        elif fence and line.strip() == fence:
+            fence, runs = "", False
+            kept.append("")
+        else:
+            kept.append(line if runs else "")
+    assert not fence, "a code block is never closed"
+    return "\n".join(kept) + "\n"
+
+
+def programs() -> list[Path]:
+    return [document for document in DOCUMENTS if program(document.read_text()).strip()]
+
+
+def modules_with_examples() -> list[str]:
+    files = sorted(file for file in (SOURCE / "holdfast").rglob("*.py") if ">>> " in file.read_text())
+    return [".".join(file.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__") for file in files]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("document", programs(), ids=lambda file: str(file.relative_to(ROOT)))
+def test_document(document: Path, tmp_path: Path) -> None:
+    script = tmp_path / document.with_suffix(".py").name
+    script.write_text(program(document.read_text()))
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(
+        [sys.executable, script], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{document.relative_to(ROOT)}:\n{done.stdout[-2000:]}{done.stderr[-6000:]}"
+
+
+@pytest.mark.parametrize("name", modules_with_examples())
+def test_docstrings(name: str) -> None:
+    failed, tried = doctest.testmod(importlib.import_module(name))
+    assert tried
+    assert not failed
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_links_lead_to_files_that_are_there(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)", document.read_text()):
+        if not re.match(r"[a-z]+:", target):
+            assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_a_program_keeps_the_lines_of_its_document() -> None:
+    document = "# A\n```python\na = 1\n```\ntext\n```bash\nls\n```\n```python no-run\n!\n```\n````python\nb = a\n````\n"
+    lines = program(document).splitlines()
+    assert {number: line for number, line in enumerate(lines, 1) if line} == {3: "a = 1", 13: "b = a"}
