@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from common import choose, measure_apart, parser, report, scratch, session, table
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 TRIGGER = "1 second"
 KEYS = 10_000

@@ -36,17 +36,13 @@ def test_java_home_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert find_java(tmp_path / "jvm") == chosen
 
 
-def test_an_old_java_home_is_passed_over_for_the_path(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_old_java_home_is_passed_over_for_the_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(java(tmp_path / "old", "1.8.0_292")))
     monkeypatch.setenv("PATH", str(java(tmp_path / "good", "17.0.9") / "bin"))
     assert find_java(tmp_path / "jvm") == tmp_path / "good"
 
 
-def test_behind_a_link_is_the_home_of_what_it_points_to(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_behind_a_link_is_the_home_of_what_it_points_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     real = java(tmp_path / "real", "17.0.9")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(real / "bin" / "java")
@@ -78,9 +74,7 @@ def test_only_old_ones_says_which_and_what_to_do(monkeypatch: pytest.MonkeyPatch
     assert "\n" not in caught.value.what + caught.value.todo
 
 
-def test_a_java_home_without_java_and_one_that_is_no_java(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_java_home_without_java_and_one_that_is_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     other = java(tmp_path / "other", "17")
     (other / "bin" / "java").write_text("#!/bin/sh\necho I am not Java\n")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nothing"))

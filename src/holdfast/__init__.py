@@ -78,7 +78,7 @@ _PLACES = {
     "var": "holdfast.api.aggregates",
 }
 
-__all__ = [  # noqa: RUF022 - as in _PLACES
+__all__ = [
     "Aggregate",
     "AggregatedStream",
     "ContainerError",

@@ -32,6 +32,7 @@ from holdfast.errors import HoldfastError
 PRODUCTS = 50_000
 FILES = 60
 SECONDS_PER_FILE = 0.6
+FILES_PER_EPOCH = 4  # at most: a slow machine has epochs to show, too
 SCHEMA = "product string, cents long"
 _LOOKS = (
     "amber",
@@ -110,11 +111,11 @@ class Clicks:
 
 def product_names() -> pa.Array:
     kinds = [f"{look} {thing}" for thing in _THINGS for look in _LOOKS]
-    return pa.array([f"{kinds[n % len(kinds)]} no. {n // len(kinds) + 1}" for n in range(PRODUCTS)])
+    return pa.array([f"{kinds[n * 37 % len(kinds)]} {n // len(kinds) + 1}" for n in range(PRODUCTS)])
 
 
 def demo(*, rows: int, containers: int, kill: bool) -> int:
-    console = Console()
+    console = Console(highlight=False)
     console.print(f"Starting Spark and {containers} containers ...")
     with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as name:
         folder = Path(name)
@@ -125,8 +126,9 @@ def demo(*, rows: int, containers: int, kill: bool) -> int:
 def _show(spark: SparkSession, console: Console, folder: Path, rows: int, containers: int, kill: bool) -> int:
     clicks = Clicks(folder / "clicks", rows)
     job = hf.Job("demo", spark, store=str(folder / "store"))
+    files = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_PER_EPOCH)
     products = (
-        job.read(spark.readStream.schema(SCHEMA).parquet(str(clicks.folder)))
+        job.read(files.parquet(str(clicks.folder)))
         .key_by("product")
         .agg(clicks=hf.count(), cents=hf.sum("cents"), dearest=hf.max("cents"))
     )
@@ -136,18 +138,21 @@ def _show(spark: SparkSession, console: Console, folder: Path, rows: int, contai
     try:
         clicks.start()
         with View(console, rows) as view:
-            while not (clicks.done.is_set() and run.status().rows >= rows):
-                if clicks.failure is not None:
-                    raise clicks.failure
-                if run.await_termination(timeout=0.5):  # only if something is wrong, which it raises
-                    raise HoldfastError("The query ended before all clicks were in.")
+            while True:
                 status = run.status()
                 if kill and killed is None and status.rows >= rows / 2:
                     killed = max(status.containers, key=lambda one: one.slices).name
                     run.kill(killed)
                     view.say(f"Killed container {killed}, with {status.rows:,} rows in.")
                 view.show(status, top_products(run.state(products).to_arrow()))
-        run.process_all_available()
+                if clicks.failure is not None:
+                    raise clicks.failure
+                if clicks.done.is_set() and status.rows >= rows:
+                    break
+                if run.await_termination(timeout=0.5):  # it raises what went wrong
+                    raise HoldfastError("The query ended before all clicks were in.")
+            run.process_all_available()
+            view.show(run.status(), top_products(run.state(products).to_arrow()))
         found = run.state(products).to_arrow()
         epochs = run.status().epoch
     finally:

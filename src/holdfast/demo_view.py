@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -53,6 +52,8 @@ class View:
 
     def show(self, status: Status, top: Sequence[Product]) -> None:
         rate = self._rate(status.rows)
+        if status.epoch == 0:
+            self._told = len(status.events)  # how the containers came up: nothing to heal yet
         for event in status.events[self._told :]:
             took = f" ({event.seconds * 1000:,.0f} ms)" if event.seconds else ""
             self.say(f"{event.kind}: {event.text}{took}")
@@ -83,13 +84,16 @@ class View:
     def _picture(self, status: Status, rate: float, top: Sequence[Product]) -> RenderableType:
         figures = Text.assemble(
             ("Holdfast  ", "bold cyan"),
-            f"epoch {status.epoch}   {status.rows:,} of {self._rows:,} rows   ",
-            (f"{rate:,.0f} rows/s   ", "bold"),
-            f"last epoch {_milliseconds(status)}   {self._elapsed():.0f} s",
+            f"epoch {status.epoch} ({_milliseconds(status)})  {status.rows:,} of {self._rows:,} rows  ",
+            (f"{rate:,.0f} rows/s  ", "bold"),
+            f"{self._elapsed():.0f} s",
         )
-        bar = ProgressBar(total=self._rows, completed=min(status.rows, self._rows), width=76)
-        notes = [Text(note, style="yellow") for note in self._notes[-6:]]
-        return Group(figures, bar, Columns([_products(top), _containers(status)], padding=(0, 3)), *notes)
+        bar = Table.grid()  # gives the bar a line of its own
+        bar.add_row(ProgressBar(total=self._rows, completed=min(status.rows, self._rows), width=76))
+        tables = Table.grid(padding=(0, 2))
+        tables.add_row(_products(top), _containers(status))
+        notes = [Text(note, "yellow", no_wrap=True, overflow="ellipsis") for note in self._notes[-8:]]
+        return Group(figures, bar, tables, *notes)
 
 
 def _milliseconds(status: Status) -> str:
@@ -97,8 +101,8 @@ def _milliseconds(status: Status) -> str:
 
 
 def _products(top: Sequence[Product]) -> Table:
-    table = Table(title="Top products, from live state", title_justify="left", box=None)
-    table.add_column("product", min_width=24)
+    table = Table(box=None, padding=(0, 1))
+    table.add_column("top products, live", min_width=19)
     table.add_column("clicks", justify="right", min_width=9)
     table.add_column("revenue", justify="right", min_width=14)
     for name, clicks, cents in top:
@@ -107,8 +111,8 @@ def _products(top: Sequence[Product]) -> Table:
 
 
 def _containers(status: Status) -> Table:
-    table = Table(title="Containers", title_justify="left", box=None)
-    table.add_column("name")
+    table = Table(box=None, padding=(0, 1))
+    table.add_column("container")
     table.add_column("slices", justify="right")
     table.add_column("")
     for one in status.containers:

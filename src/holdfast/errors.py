@@ -31,9 +31,7 @@ class HoldfastError(Exception):
         return _rebuild, (type(self).__name__, self.what, self.safe, self.todo)
 
     def to_wire(self) -> str:
-        return json.dumps(
-            {"error": type(self).__name__, "what": self.what, "safe": self.safe, "todo": self.todo}
-        )
+        return json.dumps({"error": type(self).__name__, "what": self.what, "safe": self.safe, "todo": self.todo})
 
 
 class PlanError(HoldfastError):

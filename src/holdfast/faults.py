@@ -1,8 +1,9 @@
-"""Named places where a drill may stop the process, as the design's kill points.
+"""Named places where a drill may kill the process: the design's kill points.
 
-``HOLDFAST_FAULT="after-prepare@3"`` kills the process with SIGKILL when it passes ``after-prepare`` of epoch 3;
-several are separated by commas. Without the variable a place costs one dictionary look-up. It exists so that a crash test is
-a real crash of the real code, at a place that can be named.
+``HOLDFAST_FAULTS`` names a folder; a file in it called ``container@mid-apply@4`` is the death, by SIGKILL, of the first
+container that passes ``mid-apply`` of epoch 4. Whoever manages to remove the file dies, so each is died once, by one
+process, also over restarts. Without the variable a place costs nothing. It exists so that a crash test is a real
+crash of the real code, at a place that has a name.
 """
 
 from __future__ import annotations
@@ -10,25 +11,17 @@ from __future__ import annotations
 import os
 import signal
 
-PLACES = (
-    "in-intake",
-    "after-segments",
-    "after-prepare",
-    "mid-apply",
-    "mid-sink",
-    "after-sinks",
-    "after-commit",
-)
+PLACES = ("in-intake", "after-segments", "after-prepare", "mid-apply", "mid-sink", "after-sinks", "after-commit")
+
+_FOLDER = os.environ.get("HOLDFAST_FAULTS")
 
 
-def _planned() -> frozenset[str]:
-    return frozenset(part for part in os.environ.get("HOLDFAST_FAULT", "").split(",") if part)
-
-
-_PLANNED = _planned()
-
-
-def place(name: str, epoch: int) -> None:
-    """Die here if a drill says so."""
-    if _PLANNED and f"{name}@{epoch}" in _PLANNED:
-        os.kill(os.getpid(), signal.SIGKILL)
+def place(role: str, name: str, epoch: int) -> None:
+    """Die here if a drill says so. ``role`` is driver, container or task."""
+    if _FOLDER is None:
+        return
+    try:
+        os.unlink(f"{_FOLDER}/{role}@{name}@{epoch}")
+    except FileNotFoundError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -76,9 +76,7 @@ def _ask(executable: Path) -> tuple[int, Path]:
     major, minor = int(version[1]), int(version[2] or 0)
     home = _HOME.search(said)
     # Up to Java 8 the version was called 1.8.
-    return (minor if major == 1 else major), (
-        Path(home[1].strip()) if home else executable.resolve().parent.parent
-    )
+    return (minor if major == 1 else major), (Path(home[1].strip()) if home else executable.resolve().parent.parent)
 
 
 def _why(executable: Path, version: int) -> str:

@@ -373,6 +373,7 @@ def test_a_commit_under_way_does_not_wait_for_a_slice_that_is_restored() -> None
     play = ready().offer(0).run(until=StoreCommit)
     commit = play.take(StoreCommit)
     play.tell(ContainerLost("b"))
+    assert not play.master.whole
     late = play.take(Restore)
     assert late == Restore("a", Fence(1, 1, 1), ODD, 0, 0)
     assert play.tell(success(commit)) == [FinishBatch(batch(0), 1)]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 
 from holdfast.spark.preaggregate import (
     PartialColumnSpec as Spec,
@@ -54,7 +54,7 @@ def rows() -> list[tuple[Any, ...]]:
             (
                 key,
                 floating,
-                *(None if empty and (n + at) % 2 or key == "k3" else v for at, v in enumerate(values)),
+                *(None if (empty and (n + at) % 2) or key == "k3" else v for at, v in enumerate(values)),
             )
         )
     return made
@@ -86,25 +86,25 @@ def merged(partial: DataFrame, keys: list[str], aggregates: list[Spec]) -> DataF
                 m2 = f"(sum({p2}) + sum({p0} * {p1} * {p1}) - sum({p0}) * {mean} * {mean})"
                 text = f"if(sum({p0}) < 2, null, {m2} / nullif(sum({p0}) - 1, 0))"
                 text = f"sqrt({text})" if spec.function == "stddev" else text
-        columns.append(F.expr(text).alias(f"a{at}"))
-    return partial.groupBy(*keys).agg(*columns, F.sum("_n").alias("_n"))
+        columns.append(sf.expr(text).alias(f"a{at}"))
+    return partial.groupBy(*keys).agg(*columns, sf.sum("_n").alias("_n"))
 
 
 def oracle(frame: DataFrame, keys: list[str], aggregates: list[Spec]) -> DataFrame:
     names = {
-        "mean": F.mean,
-        "var": F.var_samp,
-        "stddev": F.stddev_samp,
-        "sum": F.sum,
-        "min": F.min,
-        "max": F.max,
+        "mean": sf.mean,
+        "var": sf.var_samp,
+        "stddev": sf.stddev_samp,
+        "sum": sf.sum,
+        "min": sf.min,
+        "max": sf.max,
     }
     columns = [
-        F.count("*" if s.column is None else s.column) if s.function == "count" else names[s.function](str(s.column))
+        sf.count("*" if s.column is None else s.column) if s.function == "count" else names[s.function](str(s.column))
         for s in aggregates
     ]
     named = [column.alias(f"a{at}") for at, column in enumerate(columns)]
-    return frame.groupBy(*keys).agg(*named, F.count("*").alias("_n"))
+    return frame.groupBy(*keys).agg(*named, sf.count("*").alias("_n"))
 
 
 def by_key(frame: DataFrame, keys: list[str]) -> dict[tuple[str, ...], tuple[Any, ...]]:
@@ -220,6 +220,23 @@ def test_what_the_optimiser_would_rewrite_keeps_its_columns(spark: SparkSession)
     total = partial.selectExpr("sum(p0_0)", "sum(p1_0)", "sum(p2_0)", "max(p3_0)", "sum(_n)").first()
     assert total is not None
     assert tuple(total) == (90, 90, sum(range(10, 100)), 2, 90)
+
+
+def test_the_next_epoch_may_have_nulls_and_another_session(spark: SparkSession) -> None:
+    aggregates = [Spec("count", "v"), Spec("sum", "v")]
+    for session, frame, expected in (
+        (spark, "select id % 2 as k, id as v from range(0, 10, 1, 1)", {(0, 5, 20, 5), (1, 5, 25, 5)}),
+        (
+            spark,
+            "select * from values (null, 1L), (null, null), (7L, null) as t(k, v)",
+            {(None, 1, 1, 2), (7, 0, None, 1)},
+        ),
+        (spark.newSession(), "select 3L as k, 4L as v", {(3, 1, 4, 1)}),
+    ):
+        partial = partial_aggregate(session.sql(frame).coalesce(1), ["k"], aggregates)
+        assert partial is not None
+        assert {tuple(row) for row in partial.collect()} == expected
+        assert partial.sparkSession is session
 
 
 def test_session_settings_stay(frame: DataFrame, spark: SparkSession) -> None:

@@ -238,13 +238,15 @@ def test_for_each_batch_gets_the_rows_and_the_epoch(spark: SparkSession) -> None
 def test_what_cannot_work_is_refused_before_it_starts(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="parkett"):
         opened(spark, "parkett", path=str(tmp_path))
+    with pytest.raises(PlanError, match="avro"):  # a format whose package is not there
+        opened(spark, "avro", path=str(tmp_path))
     with pytest.raises(PlanError, match="complete"):
         opened(spark, "parquet", mode="complete", path=str(tmp_path))
     with pytest.raises(PlanError, match="append"):
         opened(spark, "parquet", mode="append", path=str(tmp_path))
     with pytest.raises(PlanError, match="'absent'"):
         opened(spark, "parquet", path=str(tmp_path), partition_by=("absent",))
-    with pytest.raises(PlanError, match="(?i)path"):
+    with pytest.raises(PlanError, match=r"(?i)path"):
         opened(spark, "parquet")
     with pytest.raises(PlanError, match="_epoch"):
         opened(spark, "parquet", schema="k string, _epoch bigint", path=str(tmp_path))

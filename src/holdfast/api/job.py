@@ -107,9 +107,7 @@ class Job:
         used |= {leaf for sink in self._sinks for leaf in leaves(sink.node)}
         for source in self._sources:
             if source not in used:
-                raise PlanError(
-                    f"Nothing uses the source '{source.name}'.", todo="Use it, or do not read it."
-                )
+                raise PlanError(f"Nothing uses the source '{source.name}'.", todo="Use it, or do not read it.")
         return JobPlan(self.spark, tuple(self._inputs), tuple(self._sinks), dict(self._schemas))
 
     def _add_stage(

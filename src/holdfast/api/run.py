@@ -79,9 +79,7 @@ class Run:
             store = Store(job.store, creator=hadoop_creator(spark, job.store))
         store.probe()
         ledger = Ledger(store, SECTION)
-        wanted = JobFile(
-            uuid.uuid4().hex, job.name, plan.fingerprint(), options["slices"], time.time_ns() // 1_000_000
-        )
+        wanted = JobFile(uuid.uuid4().hex, job.name, plan.fingerprint(), options["slices"], time.time_ns() // 1_000_000)
         file = ledger.open_or_create_job(wanted)
         sinks = {sink.name: _open(job, file, sink) for sink in plan.sinks}
         token = secrets.token_urlsafe(32)
@@ -103,9 +101,7 @@ class Run:
         opened: list[Any] = [desk]
         try:
             owner = ledger.take_ownership(socket.gethostname(), os.getpid(), desk.address.location)
-            shell = Shell(
-                ledger, owner.incarnation, lambda: the_run()._fleet, {sink.name: sink for sink in plan.sinks}
-            )
+            shell = Shell(ledger, owner.incarnation, lambda: the_run()._fleet, {sink.name: sink for sink in plan.sinks})
             opened.append(shell)
             settings = ContainerSettings(token, options["listen"], options["threads"])
             host = {
@@ -152,9 +148,7 @@ class Run:
             found = ledger.get_prepare(committed + 1, level)
             if found is None:
                 break
-            prepared.append(
-                m.Prepared(level, found.fence, m.Batch(found.query_id, found.batch_id, found.offsets))
-            )
+            prepared.append(m.Prepared(level, found.fence, m.Batch(found.query_id, found.batch_id, found.offsets)))
         counters: dict[str, int] = {}
         if committed:
             last = ledger.get_prepare(committed, 1)
@@ -180,9 +174,7 @@ class Run:
             counters,
         )
         if not shell.wait_for(lambda: shell.machine.phase not in ("gathering",), READY_SECONDS):
-            raise ContainerError(
-                f"The containers of job '{self.job.name}' did not come up in {READY_SECONDS:.0f} s."
-            )
+            raise ContainerError(f"The containers of job '{self.job.name}' did not come up in {READY_SECONDS:.0f} s.")
         self._raise_error()
         self._start_query(options["trigger"])
 
@@ -359,6 +351,4 @@ def _open(job: Job, file: JobFile, sink: SinkPlan) -> Sink:
     if sink.function is not None:
         return for_each_batch(sink.name, sink.function, mode)
     identity = f"{file.job_id}/{SECTION}/{sink.name}"
-    return open_sink(
-        job.spark, sink.name, sink.format, sink.options, mode, sink.partition_by, sink.schema, identity
-    )
+    return open_sink(job.spark, sink.name, sink.format, sink.options, mode, sink.partition_by, sink.schema, identity)

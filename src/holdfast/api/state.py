@@ -40,9 +40,7 @@ class State:
         def read(epoch: int) -> pa.Table:
             scan = self._scan(epoch)
             batches = [batch for part in range(len(scan.parts)) for batch in scan.part(part)]
-            return pa.Table.from_batches(batches, schema).replace_schema_metadata(
-                {EPOCH_METADATA: str(epoch)}
-            )
+            return pa.Table.from_batches(batches, schema).replace_schema_metadata({EPOCH_METADATA: str(epoch)})
 
         return self._as_of_one_epoch(read)
 
@@ -50,9 +48,7 @@ class State:
         """The row of one key, with ``_epoch``; None if there is no such key. Several key columns: several arguments."""
         keys = self._plan.operator.keys
         if len(key) != len(keys):
-            raise PlanError(
-                f"The key has {len(keys)} columns ({', '.join(k.name for k in keys)}), not {len(key)}."
-            )
+            raise PlanError(f"The key has {len(keys)} columns ({', '.join(k.name for k in keys)}), not {len(key)}.")
         wanted = self._key_rows(key)
         number = wanted.column("_h")[0].as_py() % self._run._file.slices
 
@@ -112,10 +108,7 @@ class State:
 
     def _key_rows(self, key: tuple[Any, ...]) -> pa.RecordBatch:
         """The key as Spark has it, typed and hashed by Spark itself."""
-        columns = [
-            F.lit(value).cast(column.type)
-            for value, column in zip(key, self._plan.operator.keys, strict=True)
-        ]
+        columns = [F.lit(value).cast(column.type) for value, column in zip(key, self._plan.operator.keys, strict=True)]
         row = self._run.job.spark.range(1).select(
             F.xxhash64(*columns).alias("_h"), *[column.alias(f"k{at}") for at, column in enumerate(columns)]
         )

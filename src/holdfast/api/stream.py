@@ -55,12 +55,8 @@ class Stream:
 
     def union(self, other: Stream) -> Stream:
         if other._job is not self._job:
-            raise PlanError(
-                "Streams of two jobs cannot be one stream.", todo="Read both sources in the same job."
-            )
-        mine, theirs = (
-            any(isinstance(leaf, Stage) for leaf in leaves(node)) for node in (self._node, other._node)
-        )
+            raise PlanError("Streams of two jobs cannot be one stream.", todo="Read both sources in the same job.")
+        mine, theirs = (any(isinstance(leaf, Stage) for leaf in leaves(node)) for node in (self._node, other._node))
         if mine != theirs:
             raise PlanError(
                 "A source's rows and a stage's changing rows cannot be one stream: the second can be withdrawn.",
@@ -98,13 +94,8 @@ class Stream:
                 todo="Use mode='update' or mode='complete'.",
             )
         if mode == "complete" and not over_stage:
-            raise PlanError(
-                "Only a stage's rows can be written in 'complete' mode.", todo="Leave mode as it is."
-            )
-        given = {
-            key: str(value).lower() if isinstance(value, bool) else str(value)
-            for key, value in options.items()
-        }
+            raise PlanError("Only a stage's rows can be written in 'complete' mode.", todo="Leave mode as it is.")
+        given = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in options.items()}
         if path is not None:
             given["path"] = path
         by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
@@ -115,9 +106,7 @@ class Stream:
         self, function: Callable[[DataFrame, int], None], *, mode: str = "update", name: str | None = None
     ) -> Stream:
         """Call ``function(df, epoch)`` once per epoch, and again with identical rows if the epoch had to be finished twice."""
-        self._job._add_sink(
-            Sink(name or "", self._node, "for_each_batch", mode, self.schema, function=function)
-        )
+        self._job._add_sink(Sink(name or "", self._node, "for_each_batch", mode, self.schema, function=function))
         return self
 
     def _step(self, label: str, run: Callable[[DataFrame, tuple[str, ...]], DataFrame]) -> Stream:

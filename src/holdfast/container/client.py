@@ -32,9 +32,7 @@ class Client:
     def __init__(self, address: Address, token: str) -> None:
         self.address = address
         self._token = token
-        self._flight = flight.FlightClient(
-            address.location, generic_options=[("grpc.max_reconnect_backoff_ms", 200)]
-        )
+        self._flight = flight.FlightClient(address.location, generic_options=[("grpc.max_reconnect_backoff_ms", 200)])
 
     def call(
         self,

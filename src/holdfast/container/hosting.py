@@ -101,7 +101,7 @@ class HostedJob:
                     held.state.apply(epoch, stage.operator.concat(parts) if parts else None)
 
             self._each(todo[: len(todo) // 2], run)
-            faults.place("mid-apply", epoch)
+            faults.place("container", "mid-apply", epoch)
             self._each(todo[len(todo) // 2 :], run)
             states = [held.state for held in list(stage.slices.values())]
             sizes[stage.plan.name] = {
@@ -110,10 +110,10 @@ class HostedJob:
             }
         return {"stages": sizes}
 
-    def undo(self, epoch: int) -> None:
-        """Take ``epoch`` back wherever it was applied."""
+    def undo(self, epoch: int, slices: Sequence[int]) -> None:
+        """Take ``epoch`` back on these slices, in every stage that has come so far."""
         for stage in self.stages.values():
-            for held in list(stage.slices.values()):
+            for held in [stage.slices[number] for number in slices]:
                 with held.lock:
                     if held.state.epoch == epoch:
                         held.state.undo()
@@ -288,9 +288,7 @@ class HostedJob:
     def _held(self, stage: HostedStage, number: int) -> HeldSlice:
         held = stage.slices.get(number)
         if held is None:
-            raise EpochGone(
-                f"Slice {number} of '{stage.plan.name}' is not here.", todo="Ask the master again."
-            )
+            raise EpochGone(f"Slice {number} of '{stage.plan.name}' is not here.", todo="Ask the master again.")
         return held
 
     def _release(self) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from holdfast import faults
 from holdfast.container import wire
 from holdfast.container.hosting import HostedJob
 from holdfast.container.staging import Staging
@@ -46,7 +47,7 @@ class ContainerService(flight.FlightServerBase):
             "host": self._host,
             "restore": self._restore,
             "apply": self._apply,
-            "undo": _quiet(lambda header: self._job(header).undo(header["epoch"])),
+            "undo": _quiet(lambda header: self._job(header).undo(header["epoch"], header["slices"])),
             "commit": _quiet(lambda header: self._job(header).commit(header["epoch"])),
             "forget": _quiet(lambda header: self._job(header).forget(header["slices"])),
             "checkpoint": self._checkpoint,
@@ -100,9 +101,7 @@ class ContainerService(flight.FlightServerBase):
                 place, blobs = wire.unpack(chunk.app_metadata.to_pybytes())
                 slices, bounds = (np.frombuffer(blob, dtype=np.int64) for blob in blobs)
                 if not self._staging.add(segment, entry, Chunk(place["input"], chunk.data, slices, bounds)):
-                    raise ContainerError(
-                        "Staging is full: read the log.", safe="The rows are in their segment."
-                    )
+                    raise ContainerError("Staging is full: read the log.", safe="The rows are in their segment.")
             entry.sealed = True
 
     # --- actions ------------------------------------------------------------------------------------------
@@ -123,9 +122,7 @@ class ContainerService(flight.FlightServerBase):
         return {}, []
 
     def _restore(self, header: dict[str, Any], _: list[memoryview]) -> Answer:
-        result = self._job(header).restore(
-            header["slices"], header["epoch"], header["checkpoint"], header["packs"]
-        )
+        result = self._job(header).restore(header["slices"], header["epoch"], header["checkpoint"], header["packs"])
         return result, []
 
     def _apply(self, header: dict[str, Any], blobs: list[memoryview]) -> Answer:
@@ -147,12 +144,11 @@ class ContainerService(flight.FlightServerBase):
     def _scan(self, job: HostedJob, header: dict[str, Any]) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         skip = {int(number): rows for number, rows in header.get("skip", {}).items()}
         with _crossing():
-            for number, batch in job.outputs(
-                header["stage"], header["slices"], header["epoch"], header["mode"]
-            ):
+            for number, batch in job.outputs(header["stage"], header["slices"], header["epoch"], header["mode"]):
                 for start in range(skip.get(number, 0), batch.num_rows, SCAN_ROWS):
                     part = batch.slice(start, SCAN_ROWS)
                     yield part, wire.pack({"slice": number, "row": start})
+                    faults.place("container", "mid-sink", header["epoch"])
 
     def _job(self, header: dict[str, Any]) -> HostedJob:
         job = self._jobs.get(header["job"])

@@ -119,9 +119,7 @@ class LocalFiles:
         os.unlink(path)
 
     def delete_folder(self, path: str) -> None:
-        self._folders = {
-            known for known in self._folders if known != path and not known.startswith(path + os.sep)
-        }
+        self._folders = {known for known in self._folders if known != path and not known.startswith(path + os.sep)}
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
 

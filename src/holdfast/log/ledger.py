@@ -60,9 +60,7 @@ class _Numbered(Generic[R]):
         won = self._store.put_if_absent(record.file, record.to_bytes())
         found = record if won else self.get(number)
         if found is None:
-            raise StoreError(
-                f"{record.file} was there and is gone: somebody is deleting files of {self._store.uri}"
-            )
+            raise StoreError(f"{record.file} was there and is gone: somebody is deleting files of {self._store.uri}")
         if self._newest is None or number >= self._newest[0]:
             self._newest = (number, found)
         return found, won

@@ -31,7 +31,12 @@ __all__ = [
 
 @dataclass(frozen=True, order=True)
 class Fence:
-    """Who speaks: in every message, and in the names of segments and packs. A lower one is refused."""
+    """Who speaks, and at which try: in every message and in the names of segments and packs. A lower one is refused
+    everywhere.
+
+    ``attempt`` counts how often this incarnation was offered this epoch. Each level's intake runs at most once in an
+    attempt, so (fence, level) names one intake, and fences only ever grow.
+    """
 
     incarnation: int
     epoch: int
@@ -88,9 +93,7 @@ class Prepare:
     def from_bytes(cls, data: bytes, name: str) -> Prepare:
         said, attachments = _unpack(data, name, b"prep")
         said["fence"] = Fence(**said["fence"])
-        said["segments"] = tuple(
-            SegmentRef(**(ref | {"partial": tuple(ref["partial"])})) for ref in said["segments"]
-        )
+        said["segments"] = tuple(SegmentRef(**(ref | {"partial": tuple(ref["partial"])})) for ref in said["segments"])
         return cls(**said, attachments=attachments)
 
 

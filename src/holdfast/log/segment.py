@@ -85,9 +85,7 @@ class SegmentWriter:
             raise ValueError(f"{slices} slices: there may be 1 to {MAX_SLICES}")
         self.slices = slices
         self.rows = 0
-        self._narrow = np.dtype(
-            np.uint8 if slices <= 256 else np.uint16
-        )  # numpy sorts 8 and 16 bits by radix
+        self._narrow = np.dtype(np.uint8 if slices <= 256 else np.uint16)  # numpy sorts 8 and 16 bits by radix
         self._frames = FrameWriter(_KIND)
         self._parts: list[Part] = []
         self._closed = False
@@ -109,9 +107,7 @@ class SegmentWriter:
         assert self._frames.checksum is not None
         return self._frames.checksum
 
-    def append(
-        self, input: int, rows: pa.RecordBatch | pa.Table, slice_of_row: npt.NDArray[Any]
-    ) -> list[Chunk]:
+    def append(self, input: int, rows: pa.RecordBatch | pa.Table, slice_of_row: npt.NDArray[Any]) -> list[Chunk]:
         """Add a block of rows of an input. Returns its chunks, the same rows again, for pushing."""
         if rows.num_rows != len(slice_of_row):
             raise ValueError(f"{rows.num_rows} rows, but {len(slice_of_row)} slice numbers")
@@ -175,9 +171,7 @@ class SegmentWriter:
             self._schemas[input] = (len(self._frames), schema)
             self._parts += self._frames.add(schema.serialize())
         elif not self._schemas[input][1].equals(schema):
-            raise ValueError(
-                f"input {input} has had schema\n{self._schemas[input][1]}\nand now has\n{schema}"
-            )
+            raise ValueError(f"input {input} has had schema\n{self._schemas[input][1]}\nand now has\n{schema}")
 
     def _close(self) -> None:
         if self._closed:
@@ -286,7 +280,7 @@ def _take_fixed(column: pa.Array, order: IntArray) -> pa.Array | None:
     dtype = np.dtype(f"u{width}" if width <= 8 else f"V{width}")
     values = np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * width)
     # from_buffers, because pa.array(ndarray) imports pandas, which takes a cold worker most of a second.
-    return pa.Array.from_buffers(kind, len(column), [None, pa.py_buffer(values.take(order))])
+    return pa.Array.from_buffers(kind, len(column), [None, pa.py_buffer(values.take(order, mode="clip"))])
 
 
 def _without_dictionaries(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -294,11 +288,7 @@ def _without_dictionaries(rows: pa.RecordBatch) -> pa.RecordBatch:
     for number, field in enumerate(rows.schema):
         if pa.types.is_dictionary(field.type):
             plain = rows.column(number).dictionary_decode()
-            rows = rows.set_column(
-                number, pa.field(field.name, plain.type, field.nullable, field.metadata), plain
-            )
+            rows = rows.set_column(number, pa.field(field.name, plain.type, field.nullable, field.metadata), plain)
         elif "dictionary<" in str(field.type):
-            raise ValueError(
-                f"column {field.name}: a dictionary inside {field.type} cannot go into a segment"
-            )
+            raise ValueError(f"column {field.name}: a dictionary inside {field.type} cannot go into a segment")
     return rows

@@ -26,6 +26,8 @@ class Checkpointing:
         assert every >= 1, "checkpoints are taken every so many epochs"
         self.newest = newest
         """Epoch of the newest complete, verified one; 0 if there is none."""
+        self.wanted = False
+        """Somebody needs one as soon as there is something to write."""
         self._every = every
         self._slices = slices
         self._begun = newest
@@ -34,11 +36,11 @@ class Checkpointing:
         self._packs: list[Pack] = []
 
     def due(self, committed: int) -> bool:
-        return not self._running and committed - self._begun >= self._every
+        return not self._running and committed - self._begun >= (1 if self.wanted else self._every)
 
     def begin(self, epoch: int, fence: Fence, held: dict[str, frozenset[int]]) -> list[Instruction]:
         assert self.due(epoch), f"a checkpoint at {epoch} while one of {self._begun} runs"
-        self._begun, self._running = epoch, True
+        self._begun, self._running, self.wanted = epoch, True, False
         self._awaited, self._packs = len(held), []
         return [WriteCheckpoint(container, fence, slices, epoch) for container, slices in held.items()]
 

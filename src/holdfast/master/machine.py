@@ -24,6 +24,7 @@ from holdfast.master.messages import (
     Apply,
     Batch,
     BatchOffered,
+    CheckpointWanted,
     CheckpointWritten,
     CommitStored,
     ContainerJoined,
@@ -115,7 +116,12 @@ class Master:
             return names[type(flight.step)] if flight.step else "apply"
         if not self._gathered:
             return "gathering"
-        return "idle" if self._progress.reached(self._progress.at(self.committed)) else "recovery"
+        return "idle" if self.whole else "recovery"
+
+    @property
+    def whole(self) -> bool:
+        """Every slice has an owner that has brought it to the committed epoch, or further."""
+        return self._progress.reached(self._progress.at(self.committed))
 
     def owner(self, slice_: int) -> str | None:
         return self._progress.owners[slice_]
@@ -169,6 +175,8 @@ class Master:
                 self._lose(container)
             case BatchOffered(batch):
                 self._offer(batch)
+            case CheckpointWanted():
+                self._checkpoints.wanted = True
             case OwnerSeen(incarnation):
                 if incarnation > self._incarnation:
                     self._stop(incarnation)
@@ -354,12 +362,12 @@ class Master:
 
     def _advance_routing(self) -> None:
         wanted = self._job.containers if self._job else 0
-        self._gathered = self._gathered or len(self._living) >= wanted
+        self._gathered = (self._gathered and bool(self._living)) or len(self._living) >= wanted
         missing = wanted - len(self._living) - self._coming
-        if missing > 0 and not (self._gathered and self._living):
+        if missing > 0 and not self._gathered:
             self._coming += missing
             self._ask(NeedContainers(missing))
-        if self._gathered and self._living and self._progress.orphaned:
+        if self._gathered and self._progress.orphaned:
             self._progress.assign(self._living)
             self._routing_version += 1
             self._ask(StoreRouting(self.fence, self.routing))
@@ -397,7 +405,7 @@ class Master:
             self._fail(error)
 
     def _advance_checkpoint(self) -> None:
-        if self._checkpoints.due(self.committed) and self._progress.reached(self._progress.at(self.committed)):
+        if self.whole and self._checkpoints.due(self.committed):
             self._ask(*self._checkpoints.begin(self.committed, self.fence, self._progress.held()))
 
     def _give_up_checkpoint(self) -> None:

@@ -17,19 +17,7 @@ from enum import Enum
 from typing import ClassVar
 
 from holdfast.errors import HoldfastError, StoreError
-
-
-@dataclass(frozen=True, order=True)
-class Fence:
-    """Who asks, and at which try. A lower one is refused everywhere.
-
-    ``attempt`` counts how often this incarnation was offered this epoch. Each level's intake runs at most
-    once in an attempt, so (fence, level) names one intake, and fences only ever grow.
-    """
-
-    incarnation: int
-    epoch: int
-    attempt: int
+from holdfast.log.records import Fence
 
 
 @dataclass(frozen=True)
@@ -117,6 +105,13 @@ class BatchOffered(Event):
     """Spark called ``foreachBatch`` and waits for FinishBatch, RefuseBatch, FailBatch or Stop."""
 
     batch: Batch
+
+
+@dataclass(frozen=True)
+class CheckpointWanted(Event):
+    """Do not wait for the next one: part of the log above the newest checkpoint cannot be read any more."""
+
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -392,7 +387,10 @@ class VerifyPacks(Instruction):
 
 @dataclass(frozen=True)
 class StoreManifest(Instruction):
-    """Every pack is there and verified: make the checkpoint count."""
+    """Every pack is there and verified: make the checkpoint count.
+
+    It looks because two more of them would cut away the log above the one that a successor started from.
+    """
 
     looks = True
     fence: Fence
@@ -402,10 +400,7 @@ class StoreManifest(Instruction):
 
 @dataclass(frozen=True)
 class CutLog(Instruction):
-    """Segments of epochs up to and with ``epoch``, the second newest checkpoint's, may go, and older packs.
-
-    It looks because a successor that started from an older checkpoint still needs what would be cut.
-    """
+    """Segments of epochs up to and with ``epoch``, the second newest checkpoint's, may go, and older packs."""
 
     answered = False
     looks = True

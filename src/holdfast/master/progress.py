@@ -55,8 +55,8 @@ class Progress:
         for slice_, (old, new) in enumerate(zip(before, self.owners, strict=True)):
             assert old is None or old == new, f"slice {slice_} was taken from {old}, which lives"
 
-    def lose(self, container: str) -> bool:
-        """Forget an owner and all it held; whether it held anything."""
+    def lose(self, container: str) -> None:
+        """Forget an owner and all it held."""
         lost = [slice_ for slice_, owner in enumerate(self.owners) if owner == container]
         for slice_ in lost:
             self._position[slice_] = NOWHERE
@@ -64,7 +64,6 @@ class Progress:
         self._half.difference_update(lost)
         self._broken.difference_update(lost)
         self.owners = tuple(None if owner == container else owner for owner in self.owners)
-        return bool(lost)
 
     # ----------------------------------------------------------------------------------------------- tasks
 

@@ -76,8 +76,7 @@ class JobPlan:
     def stream(self) -> DataFrame:
         """The one streaming DataFrame of the section."""
         branches = [
-            item.rows(evaluate(item.node.parent, _source_frames(item.node.parent)))
-            for item in self.at_level(1)
+            item.rows(evaluate(item.node.parent, _source_frames(item.node.parent))) for item in self.at_level(1)
         ] + [evaluate(sink.node, _source_frames(sink.node)) for sink in self.stateless_sinks]
         return branches[0] if len(branches) == 1 else tagged_union(branches)
 
@@ -92,9 +91,7 @@ class JobPlan:
             return batch
         count = len(self.at_level(1))
         rows = batch.where(F.col("_input") < count)
-        return (
-            rows.select("i0.*") if count == 1 else rows.select("_input", *[f"i{at}" for at in range(count)])
-        )
+        return rows.select("i0.*") if count == 1 else rows.select("_input", *[f"i{at}" for at in range(count)])
 
     def higher_rows(self, level: int, changelog: Callable[[Stage], DataFrame]) -> DataFrame:
         """The rows of a level above the first, from the changelogs of the stages below."""
@@ -105,19 +102,12 @@ class JobPlan:
         return branches[0] if len(branches) == 1 else tagged_union(branches)
 
     def sink_rows(self, sink: Sink, outputs: Callable[[Stage], DataFrame]) -> DataFrame:
-        return evaluate(
-            sink.node, {leaf: outputs(leaf) for leaf in leaves(sink.node) if isinstance(leaf, Stage)}
-        )
+        return evaluate(sink.node, {leaf: outputs(leaf) for leaf in leaves(sink.node) if isinstance(leaf, Stage)})
 
     def fingerprint(self) -> dict[str, Any]:
         """What a store must agree on with a job that opens it."""
         sources = sorted(
-            {
-                leaf.name
-                for item in self.inputs
-                for leaf in leaves(item.node.parent)
-                if isinstance(leaf, Source)
-            }
+            {leaf.name for item in self.inputs for leaf in leaves(item.node.parent) if isinstance(leaf, Source)}
         )
         stages = {
             item.plan.name: {

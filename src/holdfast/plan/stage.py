@@ -34,9 +34,7 @@ class StagePlan:
             operator=StageSpec(
                 keys=tuple(Column(**key) for key in operator["keys"]),
                 aggregates=tuple(
-                    AggregateSpec(
-                        **{**spec, "options": tuple((name, value) for name, value in spec["options"])}
-                    )
+                    AggregateSpec(**{**spec, "options": tuple((name, value) for name, value in spec["options"])})
                     for spec in operator["aggregates"]
                 ),
                 updating_input=operator["updating_input"],

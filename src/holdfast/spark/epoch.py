@@ -102,9 +102,7 @@ class EpochJobs:
             if self.preaggregation.on and len(inputs) == 1 and preaggregable(inputs[0], rows):
                 rows, partial = preaggregated(inputs[0], rows), (0,)
         else:
-            rows = self.plan.higher_rows(
-                level, lambda stage: self._scan(session, stage, fence.epoch, "changelog")
-            )
+            rows = self.plan.higher_rows(level, lambda stage: self._scan(session, stage, fence.epoch, "changelog"))
         task = Intake(self.store, fence, level, self.slices, len(inputs), partial, push=self._push())
         answers = rows.mapInArrow(lambda batches: task(batches), TAG_SCHEMA).collect()
         tags = [_tag(row) for row in answers]
@@ -119,14 +117,12 @@ class EpochJobs:
         else:
             mode = "all" if sink.mode == "complete" else "changed"
             frame = self.plan.sink_rows(sink, lambda stage: self._outputs(session, stage, epoch, mode))
-        faults.place("mid-sink", epoch)
         self.sinks[sink.name].write(frame, epoch, counter)
+        faults.place("driver", "mid-sink", epoch)
         self.seconds[f"sink {sink.name}"] = time.perf_counter() - began
 
     def scan(self, stage: str, level: int, epoch: int, mode: str) -> Scan:
-        return Scan(
-            self.master(), self.token, self.job, self.incarnation, stage, level, epoch, mode, self.groups()
-        )
+        return Scan(self.master(), self.token, self.job, self.incarnation, stage, level, epoch, mode, self.groups())
 
     def _outputs(self, session: SparkSession, stage: Stage, epoch: int, mode: str) -> DataFrame:
         if self.sizes(stage.name, mode) > SMALL_ROWS:
@@ -138,9 +134,7 @@ class EpochJobs:
         return session.createDataFrame(pa.Table.from_batches(batches), self.plan.schemas[stage.name])
 
     def _scan(self, session: SparkSession, stage: Stage, epoch: int, mode: str) -> DataFrame:
-        scan = self.scan(stage.name, self._level(stage), epoch, mode).split(
-            session.sparkContext.defaultParallelism
-        )
+        scan = self.scan(stage.name, self._level(stage), epoch, mode).split(session.sparkContext.defaultParallelism)
         schema = self.plan.schemas[stage.name]
         if mode == "changelog":
             schema = type(schema)(list(schema.fields)).add("_d", "tinyint")

@@ -1,10 +1,12 @@
-"""Files through Hadoop's file systems, by py4j: put-if-absent where pyarrow has none, and Spark's own checkpoint files.
+"""Files through Hadoop's file systems, by py4j: put-if-absent where pyarrow has none, and Spark's own
+checkpoint files.
 
-A prepare that a crash left half written would stop its job for ever, so a name must appear with all its bytes or not
-at all. On file systems with directories (HDFS and its like) that is a temporary file and a rename that does not
-overwrite, as Spark writes its own offset log. On object stores a rename is a copy, while a created object only appears
-when it is closed, so there it is create without overwrite, asking the store for a conditional put where it knows one.
-Whether a store keeps the promise is probed at start, not believed.
+A prepare that a crash left half written would stop its job for ever, so a name must appear with all its
+bytes or not at all. On file systems with directories (HDFS and its like) that is a temporary file and a
+rename that does not overwrite, as Spark writes its own offset log. On object stores a rename is a copy,
+while a created object only appears when it is closed, so there it is create without overwrite, asking the
+store for a conditional put where it knows one. Whether a store keeps the promise is probed at start, not
+believed.
 """
 
 from __future__ import annotations
@@ -29,10 +31,12 @@ _CONDITIONAL_PUT = "fs.option.create.conditional.overwrite"
 
 
 def hadoop_creator(spark: SparkSession, base_uri: str) -> Callable[[str, bytes], bool]:
-    """A put-if-absent below ``base_uri``: ``create(name, content)`` is True for exactly one caller per name.
+    """A put-if-absent below ``base_uri``: ``create(name, content)`` is True for exactly one caller per
+    name.
 
-    True means the bytes are synced and closed. False means somebody's file is there, whole; it may be this caller's own
-    if an object store retried a request whose answer was lost, so the loser looks at what it finds.
+    True means the bytes are synced and closed. False means somebody's file is there, whole; it may be this
+    caller's own if an object store retried a request whose answer was lost, so the loser looks at what it
+    finds.
     """
     hadoop = _Hadoop(spark)
     base = base_uri.rstrip("/")
@@ -74,12 +78,16 @@ def read_file(spark: SparkSession, uri: str) -> bytes:
 
 
 def batch_offsets(spark: SparkSession, checkpoint: str, batch_id: int) -> str:
-    """The offset file of a micro-batch, as Spark wrote it before the batch ran; ``FileNotFoundError`` if it is gone."""
+    """The offset file of a micro-batch, as Spark wrote it before the batch ran; ``FileNotFoundError`` if it
+    is gone.
+    """
     return read_file(spark, f"{checkpoint.rstrip('/')}/offsets/{batch_id}").decode()
 
 
 def query_id(spark: SparkSession, checkpoint: str) -> str:
-    """The id of the streaming query that owns a checkpoint; the same over restarts, another in a new checkpoint."""
+    """The id of the streaming query that owns a checkpoint; the same over restarts, another in a new
+    checkpoint.
+    """
     found: str = json.loads(read_file(spark, f"{checkpoint.rstrip('/')}/metadata"))["id"]
     return found
 
@@ -117,9 +125,7 @@ class _Hadoop:
     def put_renamed(self, path: Any, content: bytearray) -> None:
         files = path.getFileSystem(self.configuration)
         # FileSystem's own rename may overwrite; FileContext's does not, in one step of the name node.
-        renames = self._class("org.apache.hadoop.fs.FileContext").getFileContext(
-            path.toUri(), self.configuration
-        )
+        context = self._contexts.getFileContext(path.toUri(), self.configuration)
         hidden = self.path(f"{path.getParent()}/.{path.getName()}.{uuid.uuid4().hex}")
         try:
             _write(files.create(hidden, False), content)

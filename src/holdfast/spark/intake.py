@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast import faults
 from holdfast.container import wire
 from holdfast.container.client import Address, Client
 from holdfast.log.records import Fence
@@ -59,11 +60,10 @@ class Intake:
         task = _Task(self, context.partitionId(), context.taskAttemptId())
         for batch in batches:
             task.take(batch)
+            faults.place("task", "in-intake", self.fence.epoch)
         tag, rows = task.finish()
         if tag is not None:
-            yield pa.record_batch(
-                [pa.array([json.dumps(tag)]), pa.array([rows], pa.binary())], names=["tag", "rows"]
-            )
+            yield pa.record_batch([pa.array([json.dumps(tag)]), pa.array([rows], pa.binary())], names=["tag", "rows"])
 
 
 class _Task:

@@ -1,12 +1,13 @@
 """Map-side partial aggregation in Spark SQL, without the shuffle that Spark would put behind it.
 
-Where keys repeat within an epoch, rows shrink before they cross into Python. Spark has exactly that operator, the
-*partial* aggregate below an exchange, but no public way to stop there. So the aggregate is planned over the optimised
-plan of the rows, its lower half is taken, executed, and wrapped as a DataFrame again. The aggregate itself does not
-pass the optimiser, on purpose: its rewrites (sums of small decimals as unscaled longs, count of a column that is never
-null as count(1), constant keys dropped) would change which buffer columns there are. Grouping equality (NaN, -0.0,
-null) is the planner's, so it is Spark's own. No setting of the session is touched: adaptive execution is not part of
-the rules a bare physical plan is prepared with.
+Where keys repeat within an epoch, rows shrink before they cross into Python. Spark has exactly that
+operator, the *partial* aggregate below an exchange, but no public way to stop there. So the aggregate is
+planned over the optimised plan of the rows, its lower half is taken, executed, and wrapped as a DataFrame
+again. The aggregate itself does not pass the optimiser, on purpose: its rewrites (sums of small decimals as
+unscaled longs, count of a column that is never null as count(1), constant keys dropped) would change which
+buffer columns there are. Grouping equality (NaN, -0.0, null) is the planner's, so it is Spark's own. No
+setting of the session is touched: adaptive execution is not part of the rules a bare physical plan is
+prepared with.
 
 Whatever Spark reports by plan and not by row (``observe``, SQL metrics) is lost below the cut.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from py4j.java_gateway import JavaClass
@@ -50,10 +52,11 @@ class PartialColumnSpec:
 def can_preaggregate(
     schema: StructType, keys: Sequence[str], aggregates: Sequence[PartialColumnSpec], *, ansi: bool = True
 ) -> bool:
-    """Whether ``partial_aggregate`` takes these keys and aggregates; a job that cannot sends its rows whole.
+    """Whether ``partial_aggregate`` takes these keys and aggregates; a job that cannot sends its rows
+    whole.
 
-    Without ANSI, Spark's decimal sums turn to null for ever when they overflow. A partial row has no way to say so,
-    hence decimals wide enough for that are left to the stage.
+    Without ANSI, Spark's decimal sums turn to null for ever when they overflow. A partial row has no way to
+    say so, hence decimals wide enough for that are left to the stage.
     """
     types = field_types(schema)
     if not keys or any(key not in types or key_type_error(types[key]) for key in keys):
@@ -85,32 +88,84 @@ def partial_fields(schema: StructType, aggregates: Sequence[PartialColumnSpec]) 
     return [*named, (ROWS_COLUMN, "bigint")]
 
 
-def partial_aggregate(
-    df: DataFrame, keys: Sequence[str], aggregates: Sequence[PartialColumnSpec]
-) -> DataFrame | None:
+def partial_aggregate(df: DataFrame, keys: Sequence[str], aggregates: Sequence[PartialColumnSpec]) -> DataFrame | None:
     """One row per partition and key: the keys, the partial columns, ``_n``. None if it cannot be done.
 
-    Lazy and map-only: as many partitions as ``df`` has, and nothing runs before the result does. A minimum or maximum
-    of a string makes Spark sort each partition by key first.
+    Lazy and map-only: as many partitions as ``df`` has, and nothing runs before the result does. A minimum or
+    maximum of a string makes Spark sort each partition by key first.
     """
-    types = field_types(df.schema)
-    ansi = df.sparkSession.conf.get("spark.sql.ansi.enabled") == "true"
-    if not can_preaggregate(df.schema, keys, aggregates, ansi=ansi):
+    schema = df.schema
+    if not can_preaggregate(schema, keys, aggregates, ansi=False) and not (
+        can_preaggregate(schema, keys, aggregates) and df.sparkSession.conf.get("spark.sql.ansi.enabled") == "true"
+    ):
         return None
-    used = {*keys, *(spec.column for spec in aggregates)}
-    if len(types) > len(used - {None}):  # no optimiser prunes for us, and a sort would carry every column
-        df = df.select(*(_quoted(name) for name in types if name in used))
-    buffers = _Buffers(types, aggregates)
-    plan = _partial_plan(df, keys, buffers)
-    names = [*(f"k{i}" for i in range(len(keys))), *(f"b{i}" for i in range(buffers.width))]
-    # What p{i}_{j} means hangs on these positions, so a planner that lays buffers out otherwise must not pass.
-    assert plan.output().size() == len(names), f"{plan.output()} does not match {buffers.calls}"
-    session = df.sparkSession._jsparkSession
-    client = _client(df)
-    wrapped = session.internalCreateDataFrame(plan.execute(), plan.schema(), False)
-    wrapped = wrapped.toDF(_seq(client, names))
-    columns = [f"k{i} AS {_quoted(key)}" for i, key in enumerate(keys)] + buffers.columns()
-    return DataFrame(wrapped.selectExpr(_seq(client, columns)), df.sparkSession)
+    recipe = _recipe(_client(df), tuple(keys), tuple(aggregates), tuple(field_types(schema).items()))
+    return DataFrame(recipe.apply(df), df.sparkSession)
+
+
+class _Recipe:
+    """The calls into the JVM for one set of keys and aggregates.
+
+    Everything that does not depend on the rows is made once and kept: a list of columns costs a round trip for each
+    of its items, and an epoch of a few rows is all round trips.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        keys: Sequence[str],
+        aggregates: Sequence[PartialColumnSpec],
+        types: dict[str, str],
+    ) -> None:
+        self._buffers = _Buffers(types, aggregates)
+        self._names = [*(f"k{i}" for i in range(len(keys))), *(f"b{i}" for i in range(self._buffers.width))]
+        functions = JavaClass("org.apache.spark.sql.functions", client)
+        planning = JavaClass("org.apache.spark.sql.execution.QueryExecution", client)
+        self._seq = JavaClass("org.apache.spark.api.python.PythonUtils", client).toSeq
+        self._activate = JavaClass("org.apache.spark.sql.classic.SparkSession", client).setActiveSession
+        self._plan = planning.createSparkPlan
+        self._prepare = planning.prepareExecutedPlan
+        column, expr = functions.col, functions.expr
+        used = {*keys, *(spec.column for spec in aggregates)}
+        # No optimiser prunes for us, and a sort would carry every column.
+        self._used = None
+        if any(name not in used for name in types):
+            self._used = self._seq([column(_quoted(name)) for name in types if name in used])
+        self._keys = self._seq([column(_quoted(key)) for key in keys])
+        first, *rest = [expr(call) for call in self._buffers.calls]
+        self._first, self._rest = first, self._seq(rest)
+        self._columns = self._seq([f"k{i} AS {_quoted(key)}" for i, key in enumerate(keys)] + self._buffers.columns())
+        self._schema: Any = None
+
+    def apply(self, df: DataFrame) -> Any:
+        session = df.sparkSession._jsparkSession
+        # Physical operators take the session that is active on the thread that makes them.
+        self._activate(session)
+        rows: Any = df._jdf if self._used is None else df._jdf.select(self._used)
+        aggregate = rows.groupBy(self._keys).agg(self._first, self._rest).queryExecution().analyzed()
+        over_optimised = aggregate.withNewChildren(self._seq([rows.queryExecution().optimizedPlan()]))
+        final = self._plan(session.sessionState().planner(), over_optimised)
+        partial = self._prepare(session, final.child())
+        if self._schema is None:
+            self._schema = self._named(session, partial)
+        return session.internalCreateDataFrame(partial.execute(), self._schema, False).selectExpr(self._columns)
+
+    def _named(self, session: Any, partial: Any) -> Any:
+        """The schema of the buffers by position, every column nullable: the next epoch's may be."""
+        # What p{i}_{j} means hangs on these positions, so a planner that lays buffers out otherwise must not pass.
+        assert partial.output().size() == len(self._names), f"{partial.output()} for {self._buffers.calls}"
+        unnamed = session.internalCreateDataFrame(partial.execute(), partial.schema(), False)
+        return unnamed.toDF(self._seq(self._names)).schema().asNullable()
+
+
+@lru_cache(maxsize=64)
+def _recipe(
+    client: Any,
+    keys: tuple[str, ...],
+    aggregates: tuple[PartialColumnSpec, ...],
+    types: tuple[tuple[str, str], ...],
+) -> _Recipe:
+    return _Recipe(client, keys, aggregates, dict(types))
 
 
 class _Buffers:
@@ -163,23 +218,6 @@ class _Buffers:
         return f"CASE WHEN {value} IS NULL THEN {overflow} ELSE {value} END"
 
 
-def _partial_plan(df: DataFrame, keys: Sequence[str], buffers: _Buffers) -> Any:
-    """The physical partial aggregate, ready to execute."""
-    client = _client(df)
-    session = df.sparkSession._jsparkSession
-    functions = JavaClass("org.apache.spark.sql.functions", client)
-    planning = JavaClass("org.apache.spark.sql.execution.QueryExecution", client)
-    # Physical operators take the session that is active on the thread that makes them.
-    JavaClass("org.apache.spark.sql.classic.SparkSession", client).setActiveSession(session)
-    rows = df._jdf
-    first, *rest = (functions.expr(call) for call in buffers.calls)
-    grouped = rows.groupBy(_seq(client, [functions.col(_quoted(key)) for key in keys]))
-    aggregate = grouped.agg(first, _seq(client, rest)).queryExecution().analyzed()
-    over_optimised = aggregate.withNewChildren(_seq(client, [rows.queryExecution().optimizedPlan()]))
-    final = planning.createSparkPlan(session.sessionState().planner(), over_optimised)
-    return planning.prepareExecutedPlan(session, final.child())
-
-
 def _call(spec: PartialColumnSpec) -> str:
     if spec.column is None:
         return _COUNT_ROWS
@@ -198,7 +236,3 @@ def _client(df: DataFrame) -> Any:
     gateway = df.sparkSession.sparkContext._gateway
     assert gateway is not None
     return gateway._gateway_client
-
-
-def _seq(client: Any, items: list[Any]) -> Any:
-    return JavaClass("org.apache.spark.api.python.PythonUtils", client).toSeq(items)

@@ -77,9 +77,7 @@ class Scan:
             pieces += [(address, slices[at : at + size]) for at in range(0, len(slices), size)]
         return replace(self, parts=tuple(pieces))
 
-    def _read(
-        self, address: Address, slices: tuple[int, ...], received: dict[int, int]
-    ) -> Iterator[pa.RecordBatch]:
+    def _read(self, address: Address, slices: tuple[int, ...], received: dict[int, int]) -> Iterator[pa.RecordBatch]:
         ticket: dict[str, Any] = {
             "job": self.job,
             "incarnation": self.incarnation,

@@ -7,14 +7,14 @@ asks for. A pool does what waits on containers and the store. And Spark's own jo
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -63,9 +63,7 @@ class EpochFigures:
 
 
 class Shell:
-    def __init__(
-        self, ledger: Ledger, incarnation: int, fleet: Callable[[], Fleet], sinks: Mapping[str, Sink]
-    ) -> None:
+    def __init__(self, ledger: Ledger, incarnation: int, fleet: Callable[[], Fleet], sinks: Mapping[str, Sink]) -> None:
         self.machine = Master()
         self.ledger = ledger
         self.incarnation = incarnation
@@ -119,6 +117,8 @@ class Shell:
             while True:
                 instruction = self._spark.get()
                 match instruction:
+                    case m.FinishBatch() | m.FailBatch() | m.RefuseBatch() if instruction.batch != batch:
+                        continue  # about an earlier offer, which has its answer
                     case m.FinishBatch():
                         self.last = replace(self.last, seconds=time.perf_counter() - began)
                         return
@@ -131,6 +131,25 @@ class Shell:
                         raise self.error
                     case _:
                         self._run_job(frame, instruction)
+
+    def scrub(self) -> int:
+        """Have the log above the newest checkpoint read back; if part of it is bad, checkpoint while live state is past it."""
+        with self._changed:
+            committed, container = (
+                self.machine.committed,
+                next((name for name in self.machine.routing.table if name), None),
+            )
+        with self._ledger_lock:
+            manifests = self.ledger.manifests(self._note_corrupt)
+        if container is None:
+            return 0
+        span = {"first": manifests[-1].epoch + 1 if manifests else 1, "last": committed}
+        try:
+            return int(self._fleet().call(container, "scrub", span)[0]["segments"])
+        except CorruptionError as error:
+            self._note_corrupt(error)
+            self.tell(m.CheckpointWanted(error.what))
+            raise
 
     def stop(self) -> None:
         """Let the epoch in flight end, and let no other begin."""
@@ -175,8 +194,7 @@ class Shell:
         """About how many rows an output of the epoch in flight has; it only decides which way they travel."""
         with self._changed:
             return sum(
-                sizes.get(stage, {}).get("rows" if mode == "all" else "changed", 0)
-                for sizes in self._sizes.values()
+                sizes.get(stage, {}).get("rows" if mode == "all" else "changed", 0) for sizes in self._sizes.values()
             )
 
     # --- the dispatcher -----------------------------------------------------------------------------------
@@ -185,20 +203,14 @@ class Shell:
         while (event := self._queue.get()) is not None:
             try:
                 with self._changed:
-                    was_whole = self.machine.phase != "recovery"
                     instructions = self.machine.handle(event)
                     self._changed.notify_all()
-                    is_whole = self.machine.phase not in ("recovery", "gathering")
-                self._note_healing(event, was_whole, is_whole)
+                self._note_healing(event)
                 for instruction in instructions:
                     self._perform(instruction)
             except BaseException as error:
                 LOG.exception("the master failed")
-                self._fatal(
-                    error
-                    if isinstance(error, HoldfastError)
-                    else HoldfastError(f"The master failed: {error}")
-                )
+                self._fatal(error if isinstance(error, HoldfastError) else HoldfastError(f"The master failed: {error}"))
 
     def _perform(self, instruction: m.Instruction) -> None:
         match instruction:
@@ -258,9 +270,7 @@ class Shell:
                 return None
             case m.StoreRouting(routing=routing):
                 with self._ledger_lock:
-                    self.ledger.put_routing(
-                        RoutingFile(routing.version, tuple(owner or "" for owner in routing.table))
-                    )
+                    self.ledger.put_routing(RoutingFile(routing.version, tuple(owner or "" for owner in routing.table)))
                 return m.RoutingStored(instruction.id)
             case m.Restore():
                 self._restore(instruction)
@@ -270,8 +280,8 @@ class Shell:
             case m.Apply():
                 self._apply(instruction)
                 return m.Applied(instruction.id)
-            case m.Undo(container=container, fence=fence):
-                fleet.call(container, "undo", {"epoch": fence.epoch})
+            case m.Undo(container=container, fence=fence, slices=slices):
+                fleet.call(container, "undo", {"epoch": fence.epoch, "slices": sorted(slices)})
                 return m.Undone(instruction.id)
             case m.StoreCommit():
                 return self._commit(instruction)
@@ -308,10 +318,8 @@ class Shell:
     def _suspect(self, instruction: m.ToContainer | m.VerifyPacks) -> None:
         container = instruction.container if isinstance(instruction, m.ToContainer) else instruction.by
         assert container is not None
-        try:
+        with contextlib.suppress(HoldfastError):  # its end is already known, or about to be
             self._fleet().kill(container)
-        except HoldfastError:
-            pass  # its end is already known, or about to be
 
     def _restore(self, instruction: m.Restore) -> None:
         """From the newest checkpoint; from the one before it if a pack of the newest cannot be read."""
@@ -392,10 +400,8 @@ class Shell:
         with self._ledger_lock:
             stored = self.ledger.put_prepare(ours)
         self._prepares[stored.level] = stored
-        faults.place("after-prepare", stored.fence.epoch)
-        return m.Prepared(
-            stored.level, stored.fence, m.Batch(stored.query_id, stored.batch_id, stored.offsets)
-        )
+        faults.place("driver", "after-prepare", stored.fence.epoch)
+        return m.Prepared(stored.level, stored.fence, m.Batch(stored.query_id, stored.batch_id, stored.offsets))
 
     def _stored_prepare(self, epoch: int, level: int) -> Prepare:
         known = self._prepares.get(level)
@@ -410,17 +416,16 @@ class Shell:
         prepare = self._stored_prepare(instruction.fence.epoch, instruction.level)
         header = {"slices": sorted(instruction.slices), "name": prepare.file}
         answer, _ = self._fleet().call(instruction.container, "apply", header, prepare.to_bytes())
+        faults.place("driver", "mid-apply", instruction.fence.epoch)
         with self._changed:
             self._sizes.setdefault(instruction.container, {}).update(answer["stages"])
 
     def _commit(self, instruction: m.StoreCommit) -> m.CommitStored:
         epoch, batch = instruction.fence.epoch, instruction.batch
-        faults.place("after-sinks", epoch)
+        faults.place("driver", "after-sinks", epoch)
         with self._ledger_lock:
-            stored = self.ledger.put_commit(
-                Commit(instruction.fence, batch.query_id, batch.batch_id, batch.offsets)
-            )
-        faults.place("after-commit", epoch)
+            stored = self.ledger.put_commit(Commit(instruction.fence, batch.query_id, batch.batch_id, batch.offsets))
+        faults.place("driver", "after-commit", epoch)
         first = self._stored_prepare(epoch, 1)
         self._counters = dict(first.sinks)
         read = sum(ref.input_rows for ref in first.segments)
@@ -432,9 +437,7 @@ class Shell:
         self.last = EpochFigures(read, self.last.seconds, dict(jobs.seconds))
         with self._changed:
             self._sizes.clear()
-        return m.CommitStored(
-            instruction.id, stored.fence, m.Batch(stored.query_id, stored.batch_id, stored.offsets)
-        )
+        return m.CommitStored(instruction.id, stored.fence, m.Batch(stored.query_id, stored.batch_id, stored.offsets))
 
     def _manifest(self, instruction: m.StoreManifest) -> None:
         packs = [str(pack.file) for pack in instruction.packs]
@@ -460,7 +463,7 @@ class Shell:
             match instruction:
                 case m.RunIntake(fence=fence, level=level):
                     tags = tuple(self._jobs.intake(frame, fence, level))
-                    faults.place("after-segments", fence.epoch)
+                    faults.place("driver", "after-segments", fence.epoch)
                     self.tell(m.IntakeDone(instruction.id, tags))
                 case m.RunSink(fence=fence, sink=name):
                     counter = self._stored_prepare(fence.epoch, 1).sinks[name]
@@ -487,27 +490,9 @@ class Shell:
             f"{type(instruction).__name__}: {str(error).splitlines()[0] if str(error) else type(error).__name__}",
         )
 
-    def _note_healing(self, event: m.Event, was_whole: bool, is_whole: bool) -> None:
+    def _note_healing(self, event: m.Event) -> None:
         """Tell when the last slice of a lost container is back."""
-        if not isinstance(event, m.Restored) or not self._lost_at:
-            return
-        if all(
-            self.machine._progress.has(number, self.machine._progress.at(self.machine.committed))
-            for number in range(len(self.machine.routing.table))
-        ):
+        if self._lost_at and isinstance(event, m.Restored) and self.machine.whole:
             began = min(self._lost_at.values())
             self._lost_at.clear()
-            self._note(
-                "healed", "every slice has an owner again and is up to date", seconds=time.monotonic() - began
-            )
-
-
-@contextmanager
-def closing_on_error(*things: Any) -> Iterator[None]:
-    """Close what was opened so far if the rest of a start fails."""
-    try:
-        yield
-    except BaseException:
-        for thing in things:
-            thing.close()
-        raise
+            self._note("healed", "every slice has a living owner and is up to date", time.monotonic() - began)

@@ -124,7 +124,9 @@ class FileSink:
 
 
 class MemorySink:
-    """A temporary view over rows kept in the driver, for looking and for tests; it does not outlive the driver."""
+    """A temporary view over rows kept in the driver, for looking and for tests; it does not outlive the
+    driver.
+    """
 
     exactly_once = False
 
@@ -197,7 +199,9 @@ class NoopSink:
 
 
 class TableSink:
-    """Any batch writer of Spark. It cannot know that it has seen an epoch, so after a crash it gets it again."""
+    """Any batch writer of Spark. It cannot know that it has seen an epoch, so after a crash it gets it
+    again.
+    """
 
     exactly_once = False
 

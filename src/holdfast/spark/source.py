@@ -52,7 +52,9 @@ class HoldfastDataSource(DataSource):
         owner = ledger.newest_owner()
         if owner is None:
             raise StoreError(f"No job has ever run on the store {ledger.store.uri}.", todo="Start it first.")
-        token = self.options.get("token") or tokens.find(JobFile.from_bytes(ledger.store.read(JobFile.file), JobFile.file).job_id, owner.incarnation)
+        token = self.options.get("token") or tokens.find(
+            JobFile.from_bytes(ledger.store.read(JobFile.file), JobFile.file).job_id, owner.incarnation
+        )
         master = Address(NAME, owner.address)
         try:
             with Client(master, token) as client:
@@ -92,6 +94,4 @@ class _Reader(DataSourceReader):
         assert isinstance(partition, _Part)
         for batch in self._scan.part(partition.number):
             epochs = pa.array([self._scan.epoch] * batch.num_rows, pa.int64())
-            yield pa.RecordBatch.from_arrays(
-                [*batch.columns, epochs], names=[*batch.schema.names, EPOCH_COLUMN]
-            )
+            yield pa.RecordBatch.from_arrays([*batch.columns, epochs], names=[*batch.schema.names, EPOCH_COLUMN])

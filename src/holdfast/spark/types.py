@@ -1,9 +1,11 @@
-"""Spark's types as Holdfast sees them: which may be keys, what an aggregate makes of them, how Arrow carries them.
+"""Spark's types as Holdfast sees them: which may be keys, what an aggregate makes of them, how Arrow
+carries them.
 
-Types travel through plans, prepares and containers as Spark's simple strings (``decimal(10,2)``), because a container
-has no JVM that could parse anything richer. Only atomic types are state columns; what is refused is refused when the
-job is built, with the column, its type and the function in the error, never in an epoch. Result types follow Spark's
-own rules exactly; implicit casts do not (Spark sums a string as a double, which hides mistakes).
+Types travel through plans, prepares and containers as Spark's simple strings (``decimal(10,2)``), because a
+container has no JVM that could parse anything richer. Only atomic types are state columns; what is refused
+is refused when the job is built, with the column, its type and the function in the error, never in an
+epoch. Result types follow Spark's own rules exactly; implicit casts do not (Spark sums a string as a
+double, which hides mistakes).
 """
 
 from __future__ import annotations
@@ -87,20 +89,14 @@ def aggregate_result_type(function: str, input_type: DataType | str | None, colu
     'bigint'
     """
     if function not in AGGREGATES:
-        raise PlanError(
-            f"There is no aggregate named {function!r}.", todo=f"Use one of {', '.join(AGGREGATES)}."
-        )
+        raise PlanError(f"There is no aggregate named {function!r}.", todo=f"Use one of {', '.join(AGGREGATES)}.")
     if function == "count":
         return "bigint"
     if input_type is None:
-        raise PlanError(
-            f"{function} needs a column.", todo=f'Name the column to aggregate: hf.{function}("price").'
-        )
+        raise PlanError(f"{function} needs a column.", todo=f'Name the column to aggregate: hf.{function}("price").')
     name = simple_type(input_type)
     if function in ("sum", "mean", "var", "stddev") and not is_numeric(name):
-        raise _refused(
-            function, column, name, "it is not a number", f"Cast it first: cast({column or 'x'} as double)."
-        )
+        raise _refused(function, column, name, "it is not a number", f"Cast it first: cast({column or 'x'} as double).")
     if reason := key_type_error(name):
         raise _refused(function, column, name, reason, "Select an atomic column before key_by.")
     if function == "approx_distinct":

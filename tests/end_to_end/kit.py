@@ -1,0 +1,227 @@
+"""Drills: a real driver in its own process, killed where the test says, and an oracle that knows the right answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+DRIVER = Path(__file__).with_name("driver.py")
+
+
+def write_files(folder: Path, files: int, rows: int, keys: int, seed: int) -> None:
+    """Parquet files in a fixed order: Spark takes them by modification time."""
+    folder.mkdir(parents=True)
+    random = np.random.default_rng(seed)
+    start = time.time() - 10_000
+    for number in range(files):
+        table = pa.table(
+            {
+                "k": random.integers(0, keys, rows),
+                "g": pa.array([f"g{value}" for value in random.integers(0, 30, rows)]),
+                "v": pa.array(random.integers(-1000, 1000, rows), mask=random.random(rows) < 0.05),
+                "x": random.normal(size=rows),
+            }
+        )
+        path = folder / f"{number:04d}.parquet"
+        pq.write_table(table, path, row_group_size=max(1, rows // 4))
+        os.utime(path, (start + number, start + number))
+
+
+@dataclass
+class Drill:
+    """One job in one folder; ``run`` may be called as often as it takes."""
+
+    base: Path
+    files: int = 6
+    rows: int = 4000
+    keys: int = 500
+    seed: int = 1
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for folder in ("out", "result", "faults"):
+            (self.base / folder).mkdir(parents=True)
+        write_files(self.base / "input", self.files, self.rows, self.keys, self.seed)
+        if self.config.get("shape") == "sources":
+            write_files(self.base / "input2", self.files, self.rows // 2, self.keys, self.seed + 1)
+        self.config = {
+            "master": "local[2]",
+            "input": str(self.base / "input"),
+            "input2": str(self.base / "input2"),
+            "store": str(self.base / "store"),
+            "out": str(self.base / "out"),
+            "result": str(self.base / "result"),
+            **self.config,
+        }
+
+    def plant(self, *faults: str) -> None:
+        for fault in faults:
+            (self.base / "faults" / fault).touch()
+
+    @property
+    def planted(self) -> list[str]:
+        return sorted(path.name for path in (self.base / "faults").iterdir())
+
+    def start(self, **changes: Any) -> subprocess.Popen[str]:
+        config = self.base / f"config-{time.monotonic_ns()}.json"
+        config.write_text(json.dumps({**self.config, **changes}))
+        environment = {
+            **os.environ,
+            "HOLDFAST_FAULTS": str(self.base / "faults"),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+        }
+        return subprocess.Popen(
+            [sys.executable, str(DRIVER), str(config)],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.base,
+        )
+
+    def run(self, timeout: float = 150, **changes: Any) -> Ended:
+        """Run the driver to its end, whatever that is, and see that nothing of it is left."""
+        process = self.start(**changes)
+        return finish(process, timeout)
+
+    # --- the oracle ---------------------------------------------------------------------------------------
+
+    def check(self, **oracle: Any) -> None:
+        """State and both sinks equal what a batch query over the same files says."""
+        self.check_state()
+        self.check_sinks()
+
+    @property
+    def report(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.base / "result" / "report.json").read_text())
+        return found
+
+    def check_state(self) -> None:
+        report = self.report
+        assert report["epoch"] == self.files
+        rows = f"read_parquet('{self.base}/input/*.parquet')"
+        self._equal(
+            f"SELECT * FROM '{self.base}/result/one.parquet'",
+            f"SELECT k, count(*) n, sum(v) total, min(g) low, max(x) high, avg(v) middle FROM {rows} GROUP BY k",
+        )
+        if self.config.get("shape") == "two":
+            self._equal(
+                f"SELECT * FROM '{self.base}/result/two.parquet'",
+                f"SELECT n, count(*) keys, sum(total) sum FROM "
+                f"(SELECT count(*) n, sum(v) total FROM {rows} GROUP BY k) GROUP BY n",
+            )
+
+    def check_sinks(self) -> None:
+        """Every epoch is in the sinks once, with the rows that were true after it, for the keys it changed."""
+        cumulative = " UNION ALL ".join(
+            f"SELECT {epoch} AS epoch, * FROM read_parquet({[str(p) for p in self._inputs(epoch)]})"
+            for epoch in range(1, self.files + 1)
+        )
+        changed = " UNION ALL ".join(
+            f"SELECT DISTINCT {epoch} AS epoch, k FROM read_parquet('{self._inputs(epoch)[-1]}')"
+            for epoch in range(1, self.files + 1)
+        )
+        truth = (
+            f"WITH all_rows AS ({cumulative}), changed AS ({changed}) "
+            "SELECT k, count(*) n, sum(v) total, min(g) low, max(x) high, avg(v) middle, epoch AS _epoch "
+            "FROM all_rows JOIN changed USING (epoch, k) GROUP BY k, epoch"
+        )
+        self._equal(f"SELECT * FROM read_parquet({committed_files(self.base / 'out' / 'parquet')})", truth)
+        self._equal(
+            f"SELECT k, n, total, _epoch FROM read_json({committed_files(self.base / 'out' / 'json')})",
+            f"SELECT k, n, total, _epoch FROM ({truth}) WHERE n > 1",
+        )
+
+    def _inputs(self, epoch: int) -> list[Path]:
+        return sorted((self.base / "input").glob("*.parquet"))[:epoch]
+
+    def _equal(self, found: str, truth: str) -> None:
+        """Exact but for floats, which agree to 1e-9."""
+        with duckdb.connect() as connection:
+            ours = connection.sql(f"SELECT * FROM ({found}) ORDER BY ALL").to_arrow_table()
+            theirs = connection.sql(f"SELECT * FROM ({truth}) ORDER BY ALL").to_arrow_table()
+        assert ours.column_names == theirs.column_names
+        assert ours.num_rows == theirs.num_rows
+        for name in ours.column_names:
+            mine, right = ours[name].to_pylist(), theirs[name].to_pylist()
+            if any(isinstance(value, float) for value in right):
+                np.testing.assert_allclose(
+                    np.array(mine, dtype=float), np.array(right, dtype=float), rtol=1e-9, err_msg=name
+                )
+            else:
+                assert mine == right, name
+
+
+@dataclass
+class Ended:
+    code: int
+    error: str
+
+    @property
+    def killed(self) -> bool:
+        return self.code == -signal.SIGKILL
+
+
+def finish(process: subprocess.Popen[str], timeout: float = 150) -> Ended:
+    """Wait for a driver's end; every process it started must be gone within two seconds of it."""
+    watched: set[psutil.Process] = set()
+    deadline = time.monotonic() + timeout
+    parent = psutil.Process(process.pid)
+    while process.poll() is None:
+        try:
+            watched.update(parent.children(recursive=True))
+        except psutil.NoSuchProcess:
+            break
+        if time.monotonic() > deadline:
+            process.kill()
+            raise AssertionError(f"the driver did not end in {timeout} s")
+        time.sleep(0.05)
+    assert process.stderr is not None
+    left = [child for child in watched if "holdfast.container" in " ".join(_command(child))]
+    _, alive = psutil.wait_procs(left, timeout=2)
+    assert not alive, f"containers outlived their driver: {alive}"
+    _, alive = psutil.wait_procs(watched, timeout=10)
+    for orphan in alive:
+        orphan.kill()
+    error = process.stderr.read()
+    process.stderr.close()
+    return Ended(process.wait(), error)
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline() if process.status() != psutil.STATUS_ZOMBIE else []
+    except psutil.NoSuchProcess:
+        return []
+
+
+def committed_files(folder: Path) -> list[str]:
+    """The files that Spark's sink log names: what any Spark reader of the folder sees."""
+    log = folder / "_spark_metadata"
+    names: dict[str, None] = {}
+    batches = sorted((path for path in log.iterdir() if path.name.split(".")[0].isdigit()), key=_batch_number)
+    compacted = [path for path in batches if path.name.endswith(".compact")]
+    first = _batch_number(compacted[-1]) if compacted else 0
+    for path in batches:
+        if _batch_number(path) >= first:
+            for line in path.read_text().splitlines()[1:]:
+                names[json.loads(line)["path"].removeprefix("file://")] = None
+    return list(names)
+
+
+def _batch_number(path: Path) -> int:
+    return int(path.name.split(".")[0])
