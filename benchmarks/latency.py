@@ -64,6 +64,7 @@ def holdfast(spark: SparkSession, options: argparse.Namespace, turn_seconds: flo
         counted = job.read(source(spark)).key_by("k").agg(n=hf.count(), total=hf.sum("v"))
         counted.write("noop", mode="update")
         run = job.start(containers=2, trigger={"processingTime": TRIGGER})
+        assert run.query is not None
         found = watch(run.query, options, turn_seconds)
         run.stop()
     return found

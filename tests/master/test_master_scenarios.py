@@ -402,9 +402,14 @@ def test_when_none_is_left_new_ones_are_asked_for_and_the_epoch_goes_on() -> Non
     assert play.tell(ContainerLost("b")) == [NeedContainers(2)]
     assert play.master.routing.table == (None,) * 4
     play.join("c")
-    assert play.master.routing.table == ("c",) * 4
+    assert play.master.routing.table == (None,) * 4, "one alone would get everything and keep it"
+    play.join("d")
+    assert play.master.routing.table == ("c", "d", "c", "d")
     play.run()
-    assert play.asked_for(Restore) == [Restore("c", Fence(1, 2, 1), ALL, 1, 0)]
+    assert play.asked_for(Restore) == [
+        Restore("c", Fence(1, 2, 1), frozenset({0, 2}), 1, 0),
+        Restore("d", Fence(1, 2, 1), frozenset({1, 3}), 1, 0),
+    ]
     assert not play.asked_for(RunIntake)
     assert play.asked[-1] == FinishBatch(batch(1), 2)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +25,7 @@ LAST = AggregateSpec("l", "last", "v0", "string")
 
 def rows(op: AggregateOperator, keys: Any, values: Any = None, signs: Any = None) -> Rows:
     keys = pa.array(keys)
-    columns = {"_h": pa.array([hash(key) * 31 for key in keys.to_pylist()], pa.int64()), "k0": keys}
+    columns = {"_h": pa.array([crc32(repr(key).encode()) * 31 for key in keys.to_pylist()], pa.int64()), "k0": keys}
     columns["v0"] = pa.array([1] * len(keys) if values is None else values)
     if op.spec.updating_input:
         columns["_d"] = pa.array([1] * len(keys) if signs is None else signs, pa.int8())

@@ -297,7 +297,7 @@ class Run:
         return self.query
 
     def _batch(self, batch_id: int) -> m.Batch:
-        """Which micro-batch this is, by Spark's own files: the query's id, and the offsets it wrote before the batch ran."""
+        """Which micro-batch this is, by Spark's own files: the query's id and the offsets written before it ran."""
         section = self._ledger.section
         if not self._query_id:
             self._query_id = json.loads(section.read("spark/metadata"))["id"]

@@ -1,7 +1,7 @@
 """Streams: what flows between a job's sources, stages and sinks.
 
-The stateless verbs are Spark's own and go straight to Spark; each is checked at once against the stream's schema, so that a
-misspelt column is an error on the line that has it.
+The stateless verbs are Spark's own and go straight to Spark; each is checked at once against the stream's schema, so
+that a misspelt column is an error on the line that has it.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Stream:
     def for_each_batch(
         self, function: Callable[[DataFrame, int], None], *, mode: str = "update", name: str | None = None
     ) -> Stream:
-        """Call ``function(df, epoch)`` once per epoch, and again with identical rows if the epoch had to be finished twice."""
+        """Call ``function(df, epoch)`` for every epoch; again, with identical rows, if one had to be finished twice."""
         self._job._add_sink(Sink(name or "", self._node, "for_each_batch", mode, self.schema, function=function))
         return self
 

@@ -164,9 +164,10 @@ class HostedJob:
 
         def load(work: tuple[str, int]) -> None:
             stage, number = work
-            table = opened[place[number]].slice(stage, number)
-            fresh[stage][number].state.load([table], checkpoint)
-            sizes.append(table.nbytes)
+            table = opened[place[number]].slice(stage, number).combine_chunks()
+            (copy,) = table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
+            fresh[stage][number].state.load([copy], checkpoint)
+            sizes.append(copy.nbytes)
 
         self._each([(stage, number) for stage in fresh for number in slices], load)
         return sum(sizes)
@@ -376,5 +377,5 @@ def _lost_segment(prepare: Prepare, ref: SegmentRef, cause: StoreError) -> Corru
         f"The rows of epoch {prepare.fence.epoch} in {where} cannot be read: {cause.what} "
         f"They are the rows of source offsets {prepare.offsets}.",
         safe="Nothing was skipped and nothing was changed; other epochs and checkpoints are not touched.",
-        todo="Bring the file back from a copy of the store. Without one, start with a new store and read these offsets again.",
+        todo="Bring the file back from a copy of the store, or start with a new store and read these offsets again.",
     )

@@ -1,7 +1,7 @@
 """Rows that Spark's tasks pushed ahead of their ``prepare``: a cache of the log, bounded, never trusted.
 
-An entry is used only when a ``prepare`` names its segment, and only for the slices that its task knew to be here. A full
-staging area turns pushes away ("read the log"), so neither a large epoch nor a slow one can grow memory.
+An entry is used only when a ``prepare`` names its segment, and only for the slices that its task knew to be here. A
+full staging area turns pushes away ("read the log"), so neither a large epoch nor a slow one can grow memory.
 """
 
 from __future__ import annotations

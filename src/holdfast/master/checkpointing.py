@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
+from holdfast.log.records import Fence
 from holdfast.master.messages import (
     CutLog,
-    Fence,
     Instruction,
     Pack,
     StoreManifest,

@@ -16,6 +16,7 @@ from collections import deque
 from dataclasses import replace
 from typing import NoReturn, TypeVar
 
+from holdfast.log.records import Fence
 from holdfast.master.checkpointing import Checkpointing
 from holdfast.master.flight import Flight, check_instructions, refuse
 from holdfast.master.messages import (
@@ -32,7 +33,6 @@ from holdfast.master.messages import (
     Event,
     FailBatch,
     Failed,
-    Fence,
     FinishBatch,
     Instruction,
     IntakeDone,

@@ -1,8 +1,8 @@
 """From the user's graph to what runs: levels, stage inputs, the streaming plan, the job's fingerprint.
 
-Fixed stateless steps go into the streaming plan, before ``foreachBatch``: inside it the batch is an opaque RDD that nothing can
-be pushed into. With one stage input the stream's columns are the intake's columns. With more, the stream is
-a tagged union: ``_input`` and one struct per branch.
+Fixed stateless steps go into the streaming plan, before ``foreachBatch``: inside it the batch is an opaque RDD that
+nothing can be pushed into. With one stage input the stream's columns are the intake's columns. With more, the stream
+is a tagged union: ``_input`` and one struct per branch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The Spark jobs of one epoch: intake per level, one job per sink. All of them run in ``foreachBatch``'s own thread.
 
-Intake is run by the master to its end, never by a sink: what a sink executes of a lazy plan differs from sink to sink. No
-Spark lineage passes through a container, so nothing a sink does can run state again.
+Intake is run by the master to its end, never by a sink: what a sink executes of a lazy plan differs from sink to sink.
+No Spark lineage passes through a container, so nothing a sink does can run state again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The containers of a run: started, watched, called, ended.
 
-A process that ends is evidence and reported at once. Silence is suspicion: a container that does not answer its pings is
-killed after ``silence`` seconds, and its end is then evidence like any other.
+A process that ends is evidence and reported at once. Silence is suspicion: a container that does not answer its pings
+is killed after ``silence`` seconds, and its end is then evidence like any other.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """What runs inside Spark's tasks: rows in, one tag out.
 
-A task sorts its rows by slice, writes them as one segment, synced, and answers with a tag that names it. A small task's rows
-travel inside the tag itself and end up inside ``prepare``: no file. What is pushed to the containers is a
-cache fill: if it fails, is late or comes twice, nothing happens but a read of the log. Imports stay light (no Numba), because
-Spark starts these workers often.
+A task sorts its rows by slice, writes them as one segment, synced, and answers with a tag that names it. A small
+task's rows travel inside the tag itself and end up inside ``prepare``: no file. What is pushed to the containers is a
+cache fill: if it fails, is late or comes twice, nothing happens but a read of the log. Imports stay light (no Numba),
+because Spark starts these workers often.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -136,10 +137,8 @@ class _Task:
 
     def _push(self, name: str, push: Push) -> None:
         for address, slices in push.targets:
-            try:
+            with contextlib.suppress(Exception):  # best effort by design: the container reads the log instead
                 self._push_to(name, push, address, slices)
-            except Exception:
-                pass
 
     def _push_to(self, name: str, push: Push, address: Address, slices: tuple[int, ...]) -> None:
         wanted = np.zeros(self._intake.slices, dtype=bool)

@@ -6,6 +6,7 @@ the child. Its last lines of error output are kept in memory, to be shown when i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -88,7 +89,8 @@ class ContainerProcess:
             self.close()
             last = "\n".join(f"    {text}" for text in self._tail) or "    (it said nothing)"
             raise ContainerError(
-                f"Container '{self.container}' could not start (exit code {self._process.returncode}). Its last lines:\n"
+                f"Container '{self.container}' could not start (exit code {self._process.returncode})."
+                f" Its last lines:\n"
                 f"{last}",
                 safe="The store was not changed by it.",
                 todo="Mend what the lines above say, then start the job again.",
@@ -117,10 +119,8 @@ class ContainerProcess:
         self._drain.join(5)
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             assert pipe is not None
-            try:
+            with contextlib.suppress(BrokenPipeError):
                 pipe.close()
-            except BrokenPipeError:
-                pass
 
     def _keep_tail(self) -> None:
         assert self._process.stderr is not None

@@ -1,8 +1,8 @@
 """Reading a stage's rows out of the containers, from a Spark task, the driver or a data source alike.
 
-A scan knows where slices were when it was planned. If a container dies under it, it asks the master where its slices are now,
-waits until the new owner has caught up, and goes on at the next row: outputs are deterministic and in order, so nothing
-comes twice and nothing is missing.
+A scan knows where slices were when it was planned. If a container dies under it, it asks the master where its slices
+are now, waits until the new owner has caught up, and goes on at the next row: outputs are deterministic and in order,
+so nothing comes twice and nothing is missing.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Scan:
                 return
             if time.monotonic() > deadline:
                 raise ContainerError(
-                    f"Slices {lost[:5]}… of '{self.stage}' had no owner at epoch {self.epoch} for {GIVE_UP_SECONDS:.0f} s.",
+                    f"Slices {lost[:5]}… of '{self.stage}' had no owner at epoch {self.epoch} for too long.",
                     safe="The epoch is prepared and will be finished by the next start of the job.",
                     todo="Look at run.status().events for why no container could take them.",
                 )

@@ -1,8 +1,8 @@
 """The thin shell around the pure master: it performs instructions and reports what came of them.
 
-Three kinds of threads. One dispatcher owns the machine: it takes events off a queue, in order, and hands out what the machine
-asks for. A pool does what waits on containers and the store. And Spark's own jobs run in the thread in which Spark called
-``foreachBatch``, because that thread carries the query's session, job group and cancellation.
+Three kinds of threads. One dispatcher owns the machine: it takes events off a queue, in order, and hands out what the
+machine asks for. A pool does what waits on containers and the store. And Spark's own jobs run in the thread in which
+Spark called ``foreachBatch``, because that thread carries the query's session, job group and cancellation.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Shell:
                         self._run_job(frame, instruction)
 
     def scrub(self) -> int:
-        """Have the log above the newest checkpoint read back; if part of it is bad, checkpoint while live state is past it."""
+        """Read the log above the newest checkpoint back; if part is bad, checkpoint while live state is past it."""
         with self._changed:
             committed, container = (
                 self.machine.committed,
@@ -222,7 +222,7 @@ class Shell:
             case m.Stop():
                 self._fatal(
                     FencedError(
-                        f"This driver is master {self.incarnation} of the job and has been replaced: {instruction.reason}.",
+                        f"This driver is no longer the master of the job: {instruction.reason}.",
                         safe="The state and every committed epoch; the newer master goes on with them.",
                         todo="Stop this driver. If it should run the job, stop the other one and start this one again.",
                     )

@@ -1,7 +1,7 @@
 """``spark.read.format("holdfast")``: the live state of a running job as a DataFrame.
 
-The job is found by its store: the newest ``owner`` file has the master's address, the token comes with the options (from
-``to_df``) or from the user's own token file. All partitions read the epoch that was committed when the query was
+The job is found by its store: the newest ``owner`` file has the master's address, the token comes with the options
+(from ``to_df``) or from the user's own token file. All partitions read the epoch that was committed when the query was
 planned, held for them by a lease, and say which one in ``_epoch``.
 """
 
@@ -61,7 +61,7 @@ class HoldfastDataSource(DataSource):
                 answer, _ = client.call("describe", {"stage": self._option("stage"), "lease": lease}, timeout=30.0)
         except Unreachable as error:
             raise StoreError(
-                f"The job of the store {ledger.store.uri} is not running: its master at {owner.address} does not answer.",
+                f"The job of {ledger.store.uri} is not running: its master at {owner.address} does not answer.",
                 safe="The state is safe in the store.",
                 todo="Start the job, then read again.",
             ) from error

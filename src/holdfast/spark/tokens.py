@@ -1,7 +1,7 @@
 """Where a job's token is kept for other processes of the same user: a file that only they can read.
 
-Never on a command line, never in the store. The file goes with the run; one that a killed driver left behind opens nothing,
-since its containers are gone too.
+Never on a command line, never in the store. The file goes with the run; one that a killed driver left behind opens
+nothing, since its containers are gone too.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def find(job: str, incarnation: int) -> str:
         return _file(job, incarnation).read_text()
     except FileNotFoundError:
         raise TokenError(
-            "There is no token for this job here: it is not running, or was started by another user or on another host.",
+            "There is no token for this job here: it is not running, or was started by another user or elsewhere.",
             safe="Nothing was read.",
             todo="Read it from the driver that runs it (run.state(...).to_df()), or as its user.",
         ) from None
