@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def source(spark: SparkSession, folder: str) -> DataFrame:
 def striking(frame: DataFrame, faults: str) -> DataFrame:
     """Rows with a strike: whoever a file ``strike@<k>`` names by pid is killed when that key passes, in a task."""
 
-    def strike(key: int) -> int:
+    def strike(key):  # type: ignore[no-untyped-def]  # Spark warns of hints it cannot use
         planned = Path(faults) / f"strike@{key}"
         if planned.exists():
             pid = int(planned.read_text())
@@ -85,9 +86,8 @@ def build(config: dict[str, Any], spark: SparkSession) -> tuple[hf.Job, dict[str
     return job, streams
 
 
-def main() -> None:
-    config = json.loads(Path(sys.argv[1]).read_text())
-    spark = session(config)
+def drive(config: dict[str, Any], spark: SparkSession, during: Callable[[hf.Run], None] | None = None) -> None:
+    """Run the job to the end of its input; ``during`` is called once it runs."""
     job, streams = build(config, spark)
     run = job.start(
         containers=config.get("containers", 2),
@@ -98,7 +98,8 @@ def main() -> None:
         push=config.get("push", "auto"),
     )
     try:
-        Path(config["out"], "pids").write_text("\n".join(str(container.pid) for container in run.status().containers))
+        if during is not None:
+            during(run)
         run.await_termination()
         for name, stream in streams.items():
             pq.write_table(run.state(stream).to_arrow(), f"{config['result']}/{name}.parquet")
@@ -112,6 +113,16 @@ def main() -> None:
         Path(config["result"], "report.json").write_text(json.dumps(report))
     finally:
         run.stop()
+
+
+def main() -> None:
+    config = json.loads(Path(sys.argv[1]).read_text())
+    if config.get("strike_driver_at") is not None:
+        Path(config["strikes"], f"strike@{config['strike_driver_at']}").write_text(str(os.getpid()))
+    spark = session(config)
+    try:
+        drive(config, spark)
+    finally:
         spark.stop()
 
 

@@ -1,41 +1,137 @@
-"""Kill anything anywhere: state and sinks still equal what a batch query says."""
+"""Kill anything anywhere: state and sinks still equal what a batch query over the same files says."""
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 from kit import Drill
+from pyspark.sql import SparkSession
 
+import holdfast as hf
 from holdfast import faults
 
+pytestmark = pytest.mark.spark
 
-def test_without_faults(tmp_path: Path) -> None:
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"preaggregate": True},
+        {"preaggregate": False, "push": True, "slices": 7, "containers": 3},
+        {"slices": 300, "containers": 1},
+        {"shape": "two"},
+    ],
+    ids=["plain", "preaggregated", "pushed", "many-slices", "two-levels"],
+)
+def test_without_faults(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, config: dict[str, object]
+) -> None:
+    drill = Drill(tmp_path, config=config)
+    drill.run_here(spark, monkeypatch)
+    drill.check()
+
+
+@pytest.mark.parametrize("shape", ["one", "two"])
+@pytest.mark.parametrize("place", ["mid-apply", "mid-sink"])
+def test_container_killed(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, place: str, shape: str
+) -> None:
+    drill = Drill(tmp_path, config={"shape": shape})
+    drill.plant(f"container@{place}@2", f"container@{place}@5")
+    drill.run_here(spark, monkeypatch)
+    assert drill.planted == []
+    assert [kind for kind, _ in drill.report["events"]].count("lost") == 2
+    drill.check()
+
+
+def test_container_killed_in_intake(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    drill = Drill(tmp_path, config={"strikes": str(tmp_path / "faults")})
+
+    def aim(run: hf.Run) -> None:
+        victim = run.status().containers[0]
+        (tmp_path / "faults" / "strike@77").write_text(str(victim.pid))
+
+    drill.run_here(spark, monkeypatch, aim)
+    assert drill.planted == []
+    assert [kind for kind, _ in drill.report["events"]].count("lost") == 1
+    drill.check()
+
+
+def test_every_container_killed_at_once(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     drill = Drill(tmp_path)
-    ended = drill.run()
-    assert ended.code == 0, ended.error
+
+    def kill_all(run: hf.Run) -> None:
+        assert run._shell.wait_for(lambda: run._shell.machine.committed >= 2, 60)
+        for container in run.status().containers:
+            run.kill(container.name)
+
+    drill.run_here(spark, monkeypatch, kill_all)
+    assert [kind for kind, _ in drill.report["events"]].count("lost") == 2
+    drill.check()
+
+
+def test_spark_workers_killed(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, task_faults: Path
+) -> None:
+    """A task whose worker dies is tried again by Spark; its first segment, if it wrote one, is garbage."""
+    drill = Drill(tmp_path)
+    for epoch in (2, 3, 5):
+        (task_faults / f"task@in-intake@{epoch}").touch()
+    drill.run_here(spark, monkeypatch)
+    assert list(task_faults.iterdir()) == []
     drill.check()
 
 
 @pytest.mark.parametrize("place", [place for place in faults.PLACES if place != "in-intake"])
 def test_driver_killed(tmp_path: Path, place: str) -> None:
-    drill = Drill(tmp_path)
-    drill.plant(f"driver@{place}@3", f"driver@{place}@5")
-    for _ in range(2):
-        ended = drill.run()
-        assert ended.killed, ended.error
+    drill = Drill(tmp_path, files=4)
+    drill.plant(f"driver@{place}@3")
+    ended = drill.run()
+    assert ended.killed, ended.error
     ended = drill.run()
     assert ended.code == 0, ended.error
-    assert drill.planted == []
     drill.check()
 
 
-@pytest.mark.parametrize("place", ["mid-apply", "mid-sink"])
-def test_container_killed(tmp_path: Path, place: str) -> None:
-    drill = Drill(tmp_path)
-    drill.plant(f"container@{place}@2", f"container@{place}@5")
+def test_driver_killed_in_intake(tmp_path: Path) -> None:
+    drill = Drill(tmp_path, files=4, config={"strikes": str(tmp_path / "faults")})
+    ended = drill.run(strike_driver_at=77)
+    assert ended.killed, ended.error
     ended = drill.run()
     assert ended.code == 0, ended.error
+    drill.check()
+
+
+def test_several_sources_in_one_epoch(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    drill = Drill(tmp_path, config={"shape": "sources"})
+    drill.plant("container@mid-apply@3")
+    drill.run_here(spark, monkeypatch)
     assert drill.planted == []
-    assert [kind for kind, _ in drill.report["events"]].count("lost") == 2
+    drill.check_state()
+
+
+def test_random_drill(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, task_faults: Path, drill_seed: int
+) -> None:
+    """Faults of every kind at random places; ``--rounds N --first-seed S`` runs more of them."""
+    print(f"seed {drill_seed}")
+    draw = random.Random(drill_seed)
+    config = {
+        "shape": draw.choice(["one", "two"]),
+        "containers": draw.randint(1, 4),
+        "slices": draw.choice([1, 5, 16, 64]),
+        "checkpoint_every": draw.randint(1, 4),
+        "push": draw.choice([True, False]),
+        "preaggregate": draw.choice([True, False, "auto"]),
+    }
+    print(config)
+    drill = Drill(tmp_path, files=8, rows=draw.choice([50, 3000]), keys=draw.choice([10, 400]), seed=drill_seed)
+    drill.config.update(config)
+    for epoch in draw.sample(range(1, 9), 4):
+        drill.plant(f"container@{draw.choice(['mid-apply', 'mid-sink'])}@{epoch}")
+    (task_faults / f"task@in-intake@{draw.randint(1, 8)}").touch()
+    drill.run_here(spark, monkeypatch)
     drill.check()

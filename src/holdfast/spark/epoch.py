@@ -15,13 +15,14 @@ from typing import Any, Literal
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql.types import ByteType, StructField, StructType
 
 from holdfast import faults
 from holdfast.container.client import Address
 from holdfast.log.records import Fence
 from holdfast.log.store import Store
 from holdfast.plan.compile import JobPlan, StageInput
-from holdfast.plan.graph import Sink, Stage
+from holdfast.plan.graph import DIFF, Sink, Stage
 from holdfast.spark.intake import TAG_SCHEMA, Intake, Push
 from holdfast.spark.preaggregate import PartialColumnSpec, can_preaggregate, partial_aggregate
 from holdfast.spark.scan import Groups, Scan
@@ -137,7 +138,7 @@ class EpochJobs:
         scan = self.scan(stage.name, self._level(stage), epoch, mode).split(session.sparkContext.defaultParallelism)
         schema = self.plan.schemas[stage.name]
         if mode == "changelog":
-            schema = type(schema)(list(schema.fields)).add("_d", "tinyint")
+            schema = StructType([*schema.fields, StructField(DIFF, ByteType())])
         parts = len(scan.parts)
         return session.range(0, parts, 1, parts).mapInArrow(lambda batches: scan(batches), schema)
 

@@ -1,0 +1,85 @@
+"""What all tests share: one Spark session, and the rule that nothing may be left behind."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+
+sys.path.insert(0, str(Path(__file__).parent / "end_to_end"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rounds", type=int, default=2, help="rounds of the randomised drills (default 2)")
+    parser.addoption("--first-seed", type=int, default=1, help="seed of the first round")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "drill_seed" in metafunc.fixturenames:
+        first = metafunc.config.getoption("--first-seed")
+        rounds = metafunc.config.getoption("--rounds")
+        metafunc.parametrize("drill_seed", range(first, first + rounds))
+
+
+@pytest.fixture(scope="session")
+def task_faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which deaths of Spark's Python workers are planted; workers inherit it from the JVM."""
+    return tmp_path_factory.mktemp("task-faults")
+
+
+@pytest.fixture(scope="session")
+def spark(task_faults: Path) -> Iterator[SparkSession]:
+    """``local[2,4]``: two cores, and four attempts for a task, as on a cluster."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # workers need the packages we have
+    os.environ["HOLDFAST_FAULTS"] = str(task_faults)
+    session = (
+        SparkSession.builder.master("local[2,4]")
+        .appName("holdfast-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "1g")
+        .config("spark.sql.files.maxPartitionBytes", "60000")
+        .config("spark.sql.files.openCostInBytes", "0")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    os.environ.pop("HOLDFAST_FAULTS")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """A test that leaves a container or one of our threads running has failed."""
+    before = {thread.ident for thread in threading.enumerate()}
+    yield
+    deadline = time.monotonic() + 3
+    while True:
+        threads = [
+            thread.name
+            for thread in threading.enumerate()
+            if thread.ident not in before and thread.name.startswith(("holdfast", "slices", "tail-", "watch-"))
+        ]
+        containers = [process.pid for process in psutil.Process().children(recursive=True) if _is_container(process)]
+        if not threads and not containers:
+            return
+        if time.monotonic() > deadline:
+            pytest.fail(f"left behind: threads {threads}, containers {containers}")
+        time.sleep(0.05)
+
+
+def _is_container(process: psutil.Process) -> bool:
+    try:
+        return "holdfast.container.process" in process.cmdline()
+    except psutil.NoSuchProcess:
+        return False
