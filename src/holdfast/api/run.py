@@ -127,6 +127,7 @@ class Run:
                 push=not store.is_local if push == "auto" else push,
                 preaggregation=Preaggregation(options["preaggregate"]),
                 sinks=sinks,
+                collect=shell.collect,
                 sizes=shell.size_of,
             )
             run = cls(job, plan, ledger, shell, fleet, desk, jobs, file)

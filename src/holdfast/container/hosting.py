@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from holdfast import faults
 from holdfast.container.staging import Staging
-from holdfast.errors import CorruptionError, EpochGone, FencedError, HoldfastError, StoreError
+from holdfast.errors import CorruptionError, EpochGone, FencedError, StoreError
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import Pack, PackWriter
 from holdfast.log.pack import SliceState as PackedSlice
@@ -67,6 +67,7 @@ class HostedJob:
         self.levels = max(plan.level for plan in plans)
         self.committed = 0
         self._pool = pool
+        self._threads: int = pool._max_workers
         self._staging = staging
         self._incarnation = 0
         self._pins: dict[str, tuple[int, float]] = {}
@@ -108,6 +109,8 @@ class HostedJob:
                 "changed": sum(state.changed for state in states),
                 "rows": sum(state.rows for state in states),
             }
+        if prepare.level == self.levels:
+            self._staging.drop_through(epoch)
         return {"stages": sizes}
 
     def undo(self, epoch: int, slices: Sequence[int]) -> None:
@@ -119,9 +122,10 @@ class HostedJob:
                         held.state.undo()
 
     def commit(self, epoch: int) -> None:
-        self.committed = max(self.committed, epoch)
-        self._staging.drop_through(epoch)
-        self._release()
+        """Every epoch up to this one is committed: what could undo it may go, unless a reader has it pinned."""
+        if epoch > self.committed:
+            self.committed = epoch
+            self._release()
 
     # --- bring back ---------------------------------------------------------------------------------------
 
@@ -356,16 +360,20 @@ class HostedJob:
         return [stage for stage in self.stages.values() if stage.plan.level == level]
 
     def _each(self, work: Sequence[Any], run: Callable[[Any], None]) -> None:
-        """Run all of it on the pool, and raise the first error only when nothing is running any more."""
-        first: HoldfastError | None = None
-        for future in [self._pool.submit(run, item) for item in work]:
-            error = future.exception()
-            if isinstance(error, HoldfastError):
-                first = first or error
-            elif error is not None:
-                raise error
-        if first is not None:
-            raise first
+        """Run all of it on the pool, and raise the first error only when nothing is running any more.
+
+        Each thread takes the next piece when it is done with one, so that one long slice does not hold up the others.
+        """
+        left = iter(work)
+
+        def until_done() -> None:
+            for item in left:
+                run(item)
+
+        futures = [self._pool.submit(until_done) for _ in range(min(self._threads, len(work)))]
+        errors = [error for future in futures if (error := future.exception()) is not None]
+        if errors:
+            raise errors[0]
 
 
 def _lost_segment(prepare: Prepare, ref: SegmentRef, cause: StoreError) -> CorruptionError:

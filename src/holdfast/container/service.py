@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -48,7 +48,6 @@ class ContainerService(flight.FlightServerBase):
             "restore": self._restore,
             "apply": self._apply,
             "undo": _quiet(lambda header: self._job(header).undo(header["epoch"], header["slices"])),
-            "commit": _quiet(lambda header: self._job(header).commit(header["epoch"])),
             "forget": _quiet(lambda header: self._job(header).forget(header["slices"])),
             "checkpoint": self._checkpoint,
             "verify": lambda header, _: ({"bytes": self._job(header).verify(header["packs"])}, []),
@@ -59,6 +58,7 @@ class ContainerService(flight.FlightServerBase):
             "pin": _quiet(lambda header: self._job(header).pin(header["reader"], header["epoch"])),
             "unpin": _quiet(lambda header: self._job(header).unpin(header["reader"])),
             "get": self._get,
+            "collect": self._collect,
             "status": lambda header, _: (self._job(header).status() | {"threads": self._threads}, []),
         }
 
@@ -127,7 +127,9 @@ class ContainerService(flight.FlightServerBase):
 
     def _apply(self, header: dict[str, Any], blobs: list[memoryview]) -> Answer:
         prepare = Prepare.from_bytes(bytes(blobs[0]), header["name"])
-        return self._job(header).apply(prepare, header["slices"]), []
+        job = self._job(header)
+        job.commit(header["committed"])
+        return job.apply(prepare, header["slices"]), []
 
     def _checkpoint(self, header: dict[str, Any], _: list[memoryview]) -> Answer:
         return self._job(header).checkpoint(header["epoch"], header["slices"], header["pack"]), []
@@ -136,10 +138,16 @@ class ContainerService(flight.FlightServerBase):
         with pa.ipc.open_stream(blobs[0]) as reader:
             keys = reader.read_next_batch()
         batch = self._job(header).get(header["stage"], header["slice"], header["epoch"], keys)
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as out:
-            out.write_batch(batch)
-        return {}, [sink.getvalue().to_pybytes()]
+        return {}, [_stream(batch.schema, [batch])]
+
+    def _collect(self, header: dict[str, Any], _: list[memoryview]) -> Answer:
+        """A small output in one answer; large ones are scanned."""
+        job = self._job(header)
+        outputs = job.outputs(header["stage"], header["slices"], header["epoch"], header["mode"])
+        batches = [batch for _, batch in outputs if batch.num_rows]
+        if not batches:
+            return {}, []
+        return {}, [_stream(batches[0].schema, [pa.concat_batches(batches)])]
 
     def _scan(self, job: HostedJob, header: dict[str, Any]) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         skip = {int(number): rows for number, rows in header.get("skip", {}).items()}
@@ -160,6 +168,14 @@ class ContainerService(flight.FlightServerBase):
             )
         job.admit(header["incarnation"])
         return job
+
+
+def _stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as out:
+        for batch in batches:
+            out.write_batch(batch)
+    return bytes(sink.getvalue())
 
 
 def _quiet(run: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any], list[memoryview]], Answer]:

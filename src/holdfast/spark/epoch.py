@@ -23,6 +23,7 @@ from holdfast.log.records import Fence
 from holdfast.log.store import Store
 from holdfast.plan.compile import JobPlan, StageInput
 from holdfast.plan.graph import DIFF, Sink, Stage
+from holdfast.spark.frames import frame_of
 from holdfast.spark.intake import TAG_SCHEMA, Intake, Push
 from holdfast.spark.preaggregate import PartialColumnSpec, can_preaggregate, partial_aggregate
 from holdfast.spark.scan import Groups, Scan
@@ -88,6 +89,7 @@ class EpochJobs:
     push: bool
     preaggregation: Preaggregation
     sinks: dict[str, OpenSink]
+    collect: Callable[[str, int, str], list[pa.Table] | None]  # (stage, epoch, mode) -> a small output's tables
     sizes: Callable[[str, str], int]  # (stage, mode) -> about how many rows an output has
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -128,11 +130,13 @@ class EpochJobs:
     def _outputs(self, session: SparkSession, stage: Stage, epoch: int, mode: str) -> DataFrame:
         if self.sizes(stage.name, mode) > SMALL_ROWS:
             return self._scan(session, stage, epoch, mode)
-        scan = self.scan(stage.name, self._level(stage), epoch, mode)
-        batches = [batch for part in range(len(scan.parts)) for batch in scan.part(part)]
-        if not batches:
-            return session.createDataFrame([], self.plan.schemas[stage.name])
-        return session.createDataFrame(pa.Table.from_batches(batches), self.plan.schemas[stage.name])
+        tables = self.collect(stage.name, epoch, mode)
+        if tables is None:  # a container went away meanwhile: a scan knows how to wait for the next owner
+            scan = self.scan(stage.name, self._level(stage), epoch, mode)
+            batches = [batch for part in range(len(scan.parts)) for batch in scan.part(part)]
+            tables = [pa.Table.from_batches(batches)] if batches else []
+        schema = self.plan.schemas[stage.name]
+        return frame_of(session, pa.concat_tables(tables), schema) if tables else session.createDataFrame([], schema)
 
     def _scan(self, session: SparkSession, stage: Stage, epoch: int, mode: str) -> DataFrame:
         scan = self.scan(stage.name, self._level(stage), epoch, mode).split(session.sparkContext.defaultParallelism)

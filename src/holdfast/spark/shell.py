@@ -18,11 +18,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from holdfast import faults
-from holdfast.container.client import Unreachable
-from holdfast.errors import CorruptionError, FencedError, HoldfastError
+from holdfast.container.client import Address, Unreachable
+from holdfast.errors import CorruptionError, EpochGone, FencedError, HoldfastError
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import Pack, pack_name
 from holdfast.log.records import Commit, Fence, Manifest, Prepare, SegmentRef
@@ -190,6 +191,21 @@ class Shell:
             if (kept := tuple(number for number in group if number in wanted))
         )
 
+    def collect(self, stage: str, epoch: int, mode: str) -> list[pa.Table] | None:
+        """A small output, straight from all containers at once; None if one of them could not answer."""
+        fleet = self._fleet()
+
+        def one(group: tuple[Address, tuple[int, ...]]) -> list[pa.Table]:
+            address, slices = group
+            header = {"stage": stage, "slices": slices, "epoch": epoch, "mode": mode}
+            _, blobs = fleet.call(address.container, "collect", header)
+            return [pa.ipc.open_stream(blob).read_all() for blob in blobs]
+
+        try:
+            return [table for tables in self._pool.map(one, self.groups()) for table in tables]
+        except (Unreachable, EpochGone):
+            return None
+
     def size_of(self, stage: str, mode: str) -> int:
         """About how many rows an output of the epoch in flight has; it only decides which way they travel."""
         with self._changed:
@@ -214,11 +230,8 @@ class Shell:
 
     def _perform(self, instruction: m.Instruction) -> None:
         match instruction:
-            case m.RunIntake() | m.RunSink() | m.FailBatch() | m.RefuseBatch():
+            case m.RunIntake() | m.RunSink() | m.FinishBatch() | m.FailBatch() | m.RefuseBatch():
                 self._spark.put(instruction)
-            case m.FinishBatch():
-                self._spark.put(instruction)
-                self._pool.submit(self._fleet().call_all, "commit", {"epoch": instruction.epoch})
             case m.Stop():
                 self._fatal(
                     FencedError(
@@ -414,7 +427,8 @@ class Shell:
 
     def _apply(self, instruction: m.Apply) -> None:
         prepare = self._stored_prepare(instruction.fence.epoch, instruction.level)
-        header = {"slices": sorted(instruction.slices), "name": prepare.file}
+        # Containers hear of a commit with the next epoch: until then they only keep an undo set they need no more.
+        header = {"slices": sorted(instruction.slices), "name": prepare.file, "committed": self.machine.committed}
         answer, _ = self._fleet().call(instruction.container, "apply", header, prepare.to_bytes())
         faults.place("driver", "mid-apply", instruction.fence.epoch)
         with self._changed:
