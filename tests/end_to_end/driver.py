@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,11 +59,28 @@ def striking(frame: DataFrame, faults: str) -> DataFrame:
     return frame.withColumn("k", F.udf(strike, LongType())("k"))
 
 
+def dawdling(frame: DataFrame, folder: str) -> DataFrame:
+    """Rows of which one holds its task up for long, but only the first task that meets it."""
+
+    def dawdle(key):  # type: ignore[no-untyped-def]
+        if key == 77:
+            try:
+                (Path(folder) / "dawdle").unlink()
+            except FileNotFoundError:
+                return key
+            time.sleep(30)
+        return key
+
+    return frame.withColumn("k", F.udf(dawdle, LongType())("k"))
+
+
 def build(config: dict[str, Any], spark: SparkSession) -> tuple[hf.Job, dict[str, hf.AggregatedStream]]:
     job = hf.Job(config.get("name", "drill"), spark, store=config["store"])
     frame = source(spark, config["input"])
     if config.get("strikes"):
         frame = striking(frame, config["strikes"])
+    if config.get("slow"):
+        frame = dawdling(frame, config["slow"])
     if config.get("random"):
         frame = frame.withColumn("v", (F.rand() * 1000).cast("bigint"))
     shape = config.get("shape", "one")

@@ -24,6 +24,9 @@ from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql import SparkSession
 
 import holdfast as hf
+from holdfast.log.ledger import Ledger
+from holdfast.log.segment import Segment
+from holdfast.log.store import Store
 
 register_pickle_by_value(driver)  # Spark's workers cannot import it
 DRIVER = Path(__file__).with_name("driver.py")
@@ -135,12 +138,12 @@ class Drill:
             self._check_sources()
             return
         rows = f"read_parquet('{self.base}/input/*.parquet')"
-        self._equal(
+        self.equal(
             f"SELECT * FROM '{self.base}/result/one.parquet'",
             f"SELECT k, count(*) n, sum(v) total, min(g) low, max(x) high, avg(v) middle FROM {rows} GROUP BY k",
         )
         if self.config.get("shape") == "two":
-            self._equal(
+            self.equal(
                 f"SELECT * FROM '{self.base}/result/two.parquet'",
                 f"SELECT n, count(*) keys, sum(total) sum FROM "
                 f"(SELECT count(*) n, sum(v) total FROM {rows} GROUP BY k) GROUP BY n",
@@ -148,11 +151,11 @@ class Drill:
 
     def _check_sources(self) -> None:
         left, right = (f"read_parquet('{self.base}/{name}/*.parquet')" for name in ("input", "input2"))
-        self._equal(
+        self.equal(
             f"SELECT * FROM '{self.base}/result/one.parquet'",
             f"SELECT k, count(*) n, sum(v) total FROM {left} GROUP BY k",
         )
-        self._equal(
+        self.equal(
             f"SELECT * FROM '{self.base}/result/both.parquet'",
             f"SELECT g, count(*) n, sum(v) total FROM (SELECT g, v FROM {left} UNION ALL SELECT g, v FROM {right}) "
             "GROUP BY g",
@@ -173,18 +176,35 @@ class Drill:
             "SELECT k, count(*) n, sum(v) total, min(g) low, max(x) high, avg(v) middle, epoch AS _epoch "
             "FROM all_rows JOIN changed USING (epoch, k) GROUP BY k, epoch"
         )
-        self._equal(f"SELECT * FROM read_parquet({committed_files(self.base / 'out' / 'parquet')})", truth)
-        self._equal(
+        self.equal(f"SELECT * FROM read_parquet({committed_files(self.base / 'out' / 'parquet')})", truth)
+        self.equal(
             f"SELECT k, n, total, _epoch FROM read_json({committed_files(self.base / 'out' / 'json')})",
             f"SELECT k, n, total, _epoch FROM ({truth}) WHERE n > 1",
         )
 
+    def logged_rows(self) -> pa.Table:
+        """The rows of level 1 that the job's prepares name, with their epoch."""
+        ledger = Ledger(Store(str(self.base / "store")), "main")
+        tables = []
+        for prepare in ledger.prepares(1, self.files):
+            for ref in prepare.segments if prepare.level == 1 else ():
+                if ref.inline is None:
+                    segment = Segment.at(ledger.section, ref.name)
+                else:
+                    segment = Segment.open(prepare.attachments[ref.inline], prepare.file)
+                for chunk in segment.chunks(0):
+                    epochs = pa.array([prepare.fence.epoch] * chunk.rows.num_rows)
+                    tables.append(pa.Table.from_batches([chunk.rows]).append_column("epoch", epochs))
+        return pa.concat_tables(tables)
+
     def _inputs(self, epoch: int) -> list[Path]:
         return sorted((self.base / "input").glob("*.parquet"))[:epoch]
 
-    def _equal(self, found: str, truth: str) -> None:
+    def equal(self, found: str, truth: str, **tables: pa.Table) -> None:
         """Exact but for floats, which agree to 1e-9."""
         with duckdb.connect() as connection:
+            for name, table in tables.items():
+                connection.register(name, table)
             ours = connection.sql(f"SELECT * FROM ({found}) ORDER BY ALL").to_arrow_table()
             theirs = connection.sql(f"SELECT * FROM ({truth}) ORDER BY ALL").to_arrow_table()
         assert ours.column_names == theirs.column_names

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from kit import Drill
+from kit import Drill, committed_files
 from pyspark.sql import SparkSession
 
 import holdfast as hf
@@ -135,3 +135,27 @@ def test_random_drill(
     (task_faults / f"task@in-intake@{draw.randint(1, 8)}").touch()
     drill.run_here(spark, monkeypatch)
     drill.check()
+
+
+def test_a_plan_that_is_not_deterministic(tmp_path: Path) -> None:
+    """Values drawn at random: whatever the log says is the truth, also for an epoch finished by another driver."""
+    drill = Drill(tmp_path, files=5, config={"random": True, "preaggregate": False})
+    drill.plant("container@mid-apply@2", "driver@after-prepare@3", "driver@after-segments@4")
+    for _ in range(2):
+        ended = drill.run(checkpoint_every=100)
+        assert ended.killed, ended.error
+    ended = drill.run(checkpoint_every=100)
+    assert ended.code == 0, ended.error
+    logged = drill.logged_rows()
+    drill.equal(
+        f"SELECT k, n, total FROM '{tmp_path}/result/one.parquet'",
+        "SELECT k0 k, count(*) n, sum(v0) total FROM logged GROUP BY k0",
+        logged=logged,
+    )
+    files = committed_files(tmp_path / "out" / "parquet")
+    drill.equal(
+        f"SELECT k, n, total, _epoch FROM read_parquet({files})",
+        "SELECT a.k0 k, count(*) n, sum(b.v0) total, a.epoch _epoch FROM (SELECT DISTINCT k0, epoch FROM logged) a "
+        "JOIN logged b ON a.k0 = b.k0 AND b.epoch <= a.epoch GROUP BY a.k0, a.epoch",
+        logged=logged,
+    )

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from holdfast.api.state import State
 from holdfast.api.status import ContainerStatus, StageStatus, Status
 from holdfast.api.stream import AggregatedStream
-from holdfast.errors import ContainerError, HoldfastError, StoreError, from_wire
+from holdfast.errors import ContainerError, HoldfastError, StoreError
 from holdfast.log.ledger import Ledger
 from holdfast.log.records import JobFile
 from holdfast.log.store import Store
@@ -310,9 +310,8 @@ class Run:
             result = wait()
         except StreamingQueryException as error:
             self._raise_error()
-            found = from_wire(str(error))
-            if found is not None:
-                raise found from None
+            if isinstance(self._shell.failure, HoldfastError):
+                raise self._shell.failure from None
             if Stopping.__name__ in str(error):
                 return True
             raise

@@ -68,7 +68,7 @@ class HostedJob:
         self.committed = 0
         self._pool = pool
         self._threads: int = pool._max_workers
-        self._staging = staging
+        self.staging = staging
         self._incarnation = 0
         self._pins: dict[str, tuple[int, float]] = {}
         self._lock = threading.Lock()
@@ -110,7 +110,7 @@ class HostedJob:
                 "rows": sum(state.rows for state in states),
             }
         if prepare.level == self.levels:
-            self._staging.drop_through(epoch)
+            self.staging.drop_through(epoch)
         return {"stages": sizes}
 
     def undo(self, epoch: int, slices: Sequence[int]) -> None:
@@ -225,9 +225,9 @@ class HostedJob:
                     found.setdefault(number, []).append(rows.slice(bounds[at], bounds[at + 1]))
 
     def _chunks(self, prepare: Prepare, ref: SegmentRef, input: int, wanted: np.ndarray) -> Iterator[Chunk]:
-        staged = self._staging.take(ref.name) if ref.inline is None else None
-        if staged is not None and staged.covers(wanted):
-            yield from staged.chunks.get(input, [])
+        staged = self.staging.take((ref.name, input), wanted)
+        if staged is not None:
+            yield from staged
         else:
             yield from self._segment(prepare, ref).chunks(input, wanted)
 
@@ -354,7 +354,7 @@ class HostedJob:
                 }
                 for name, stage in self.stages.items()
             }
-        return {"stages": stages, "committed": self.committed, "staged": self._staging.used}
+        return {"stages": stages, "committed": self.committed, "staged": self.staging.used}
 
     def _at_level(self, level: int) -> list[HostedStage]:
         return [stage for stage in self.stages.values() if stage.plan.level == level]

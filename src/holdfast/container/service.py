@@ -39,7 +39,7 @@ class ContainerService(flight.FlightServerBase):
         self.container = container
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="slices")
-        self._staging = Staging(staging_bytes)
+        self._staging_bytes = staging_bytes
         self._jobs: dict[str, HostedJob] = {}
         self._lock = threading.Lock()
         self._actions: dict[str, Callable[[dict[str, Any], list[memoryview]], Answer]] = {
@@ -94,13 +94,13 @@ class ContainerService(flight.FlightServerBase):
         """One task's rows of one input for the slices that live here. Best effort: the log has them too."""
         with _crossing():
             header, _ = wire.unpack(descriptor.command)
-            self._job(header)
-            segment = header["segment"]
-            entry = self._staging.begin(header["epoch"], segment, frozenset(header["slices"]))
+            staging = self._job(header).staging
+            key = (header["segment"], header["input"])
+            entry = staging.begin(header["epoch"], key, frozenset(header["slices"]))
             for chunk in reader:
-                place, blobs = wire.unpack(chunk.app_metadata.to_pybytes())
+                _, blobs = wire.unpack(chunk.app_metadata.to_pybytes())
                 slices, bounds = (np.frombuffer(blob, dtype=np.int64) for blob in blobs)
-                if not self._staging.add(segment, entry, Chunk(place["input"], chunk.data, slices, bounds)):
+                if not staging.add(key, entry, Chunk(header["input"], chunk.data, slices, bounds)):
                     raise ContainerError("Staging is full: read the log.", safe="The rows are in their segment.")
             entry.sealed = True
 
@@ -116,7 +116,7 @@ class ContainerService(flight.FlightServerBase):
                     header["slices"],
                     Ledger(Store(header["store"]), header["section"]),
                     self._pool,
-                    self._staging,
+                    Staging(self._staging_bytes),
                 )
         self._job(header)
         return {}, []

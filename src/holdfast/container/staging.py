@@ -13,13 +13,17 @@ import numpy as np
 
 from holdfast.log.segment import Chunk
 
+Key = tuple[str, int]
+"""A segment's name and the number of an input in it."""
+
 
 @dataclass
-class StagedSegment:
-    """One task's push to this container: the chunks of each input, complete once ``sealed``."""
+class Staged:
+    """What one task pushed here of one input: complete once ``sealed``."""
 
+    epoch: int
     slices: frozenset[int]
-    chunks: dict[int, list[Chunk]] = field(default_factory=dict)
+    chunks: list[Chunk] = field(default_factory=list)
     nbytes: int = 0
     sealed: bool = False
 
@@ -30,49 +34,46 @@ class StagedSegment:
 class Staging:
     def __init__(self, limit: int) -> None:
         self.limit = limit
+        self.used = 0
         self._lock = threading.Lock()
-        self._segments: dict[str, StagedSegment] = {}
-        self._epochs: dict[str, int] = {}
-        self._used = 0
+        self._entries: dict[Key, Staged] = {}
+        self._applied = 0
 
-    @property
-    def used(self) -> int:
-        return self._used
-
-    def begin(self, epoch: int, segment: str, slices: frozenset[int]) -> StagedSegment:
-        entry = StagedSegment(slices)
+    def begin(self, epoch: int, key: Key, slices: frozenset[int]) -> Staged:
+        entry = Staged(epoch, slices)
         with self._lock:
-            self._forget(segment)
-            self._segments[segment] = entry
-            self._epochs[segment] = epoch
+            self._forget(key)
+            if epoch > self._applied:  # a push of an epoch that is over comes from a zombie
+                self._entries[key] = entry
         return entry
 
-    def add(self, segment: str, entry: StagedSegment, chunk: Chunk) -> bool:
+    def add(self, key: Key, entry: Staged, chunk: Chunk) -> bool:
         """False if there is no room: the entry is dropped and its rows will be read from the log."""
         size = chunk.rows.nbytes
         with self._lock:
-            if self._segments.get(segment) is not entry:
+            if self._entries.get(key) is not entry:
                 return False
-            if self._used + size > self.limit:
-                self._forget(segment)
+            if self.used + size > self.limit:
+                self._forget(key)
                 return False
-            entry.chunks.setdefault(chunk.input, []).append(chunk)
+            entry.chunks.append(chunk)
             entry.nbytes += size
-            self._used += size
+            self.used += size
             return True
 
-    def take(self, segment: str) -> StagedSegment | None:
+    def take(self, key: Key, wanted: np.ndarray) -> list[Chunk] | None:
+        """The chunks of an input, if they are all here for the wanted slices."""
         with self._lock:
-            entry = self._segments.get(segment)
-            return entry if entry is not None and entry.sealed else None
+            entry = self._entries.get(key)
+            return entry.chunks if entry is not None and entry.covers(wanted) else None
 
     def drop_through(self, epoch: int) -> None:
         with self._lock:
-            for segment in [name for name, staged in self._epochs.items() if staged <= epoch]:
-                self._forget(segment)
+            self._applied = max(self._applied, epoch)
+            for key in [key for key, entry in self._entries.items() if entry.epoch <= epoch]:
+                self._forget(key)
 
-    def _forget(self, segment: str) -> None:
-        entry = self._segments.pop(segment, None)
-        self._epochs.pop(segment, None)
+    def _forget(self, key: Key) -> None:
+        entry = self._entries.pop(key, None)
         if entry is not None:
-            self._used -= entry.nbytes
+            self.used -= entry.nbytes

@@ -85,6 +85,7 @@ class Ledger:
 
     def __init__(self, store: Store, section: str = "") -> None:
         self.store = store
+        self.section_name = section
         self.section = store.sub(section) if section else store
         self._owners = _Numbered(store, Owner.file_of, Owner.from_bytes)
         self._routings = _Numbered(store, Routing.file_of, Routing.from_bytes)
@@ -249,7 +250,7 @@ class Ledger:
         self.section.delete(Prepare.file_of(*key) for key in gone)
         commits = self._commits.numbers()
         self._commits.delete(number for number in commits[:-KEPT] if number <= epoch)
-        self._named = {key: names for key, names in self._named.items() if key[0] > epoch}
+        self.forget(epoch)
 
         self._manifests.delete(number for number in self._manifests.numbers() if number < oldest)
         needed = {pack for manifest in kept for pack in manifest.packs}
@@ -258,6 +259,10 @@ class Ledger:
             if parsed and parsed[0].epoch < oldest and f"checkpoint/{name}" not in needed:
                 self.section.delete([f"checkpoint/{name}"])
         return epoch
+
+    def forget(self, epoch: int) -> None:
+        """Drop what is remembered of epochs up to this one."""
+        self._named = {key: names for key, names in self._named.items() if key[0] > epoch}
 
     def garbage(self) -> list[str]:
         """Segments that no prepare names and none ever will: their level of their epoch is prepared without

@@ -42,20 +42,25 @@ class Fleet:
         self._pinger.start()
 
     def start(self, count: int) -> list[str]:
-        """Start ``count`` containers side by side and wait until all of them listen."""
+        """Start ``count`` containers side by side; the names of those that host the job now."""
         with self._lock:
             names = [new_name(self._started + at) for at in range(count)]
             self._started += count
             processes = [ContainerProcess(name, self._settings, self._environment) for name in names]
             self._processes.update(zip(names, processes, strict=True))
+        ready = []
         for process in processes:
-            address = process.await_ready()
-            client = Client(address, self._settings.token)
-            client.call("host", self._host)
+            client = Client(process.await_ready(), self._settings.token)
             with self._lock:
                 self._clients[process.container] = client
             process.on_exit(self._ended)
-        return names
+            try:
+                client.call("host", self._host)
+            except Unreachable:
+                process.kill()  # its end is reported like any other
+            else:
+                ready.append(process.container)
+        return ready
 
     def call(
         self,

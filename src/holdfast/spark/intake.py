@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from holdfast import faults
 from holdfast.container import wire
 from holdfast.container.client import Address, Client
+from holdfast.errors import HoldfastError
 from holdfast.log.records import Fence
 from holdfast.log.segment import SegmentWriter, segment_name
 from holdfast.log.store import Store
@@ -59,10 +60,13 @@ class Intake:
         context = TaskContext.get()
         assert context is not None, "intake runs inside a Spark task"
         task = _Task(self, context.partitionId(), context.taskAttemptId())
-        for batch in batches:
-            task.take(batch)
-            faults.place("task", "in-intake", self.fence.epoch)
-        tag, rows = task.finish()
+        try:
+            for batch in batches:
+                task.take(batch)
+                faults.place("task", "in-intake", self.fence.epoch)
+            tag, rows = task.finish()
+        except HoldfastError as error:
+            raise RuntimeError(error.to_wire()) from error  # Spark passes text on, nothing else
         if tag is not None:
             yield pa.record_batch([pa.array([json.dumps(tag)]), pa.array([rows], pa.binary())], names=["tag", "rows"])
 
@@ -150,16 +154,16 @@ class _Task:
             "segment": name,
             "slices": list(slices),
         }
+        streams: dict[int, Any] = {}  # one for each input: a stream has one schema
         with Client(address, push.token) as client:
-            stream = None
             for chunk in self._writer.chunks():
                 if not wanted[chunk.slices].any():
                     continue
-                if stream is None:
-                    stream = client.push(head, chunk.rows.schema, PUSH_SECONDS)
-                place = wire.pack({"input": chunk.input}, chunk.slices.tobytes(), chunk.bounds.tobytes())
-                stream.write_with_metadata(chunk.rows, place)
-            if stream is not None:
+                if chunk.input not in streams:
+                    streams[chunk.input] = client.push(head | {"input": chunk.input}, chunk.rows.schema, PUSH_SECONDS)
+                place = wire.pack({}, chunk.slices.tobytes(), chunk.bounds.tobytes())
+                streams[chunk.input].write_with_metadata(chunk.rows, place)
+            for stream in streams.values():
                 stream.close()
 
 

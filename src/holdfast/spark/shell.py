@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame
 
 from holdfast import faults
 from holdfast.container.client import Address, Unreachable
-from holdfast.errors import CorruptionError, EpochGone, FencedError, HoldfastError
+from holdfast.errors import CorruptionError, EpochGone, FencedError, HoldfastError, from_wire
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import Pack, pack_name
 from holdfast.log.records import Commit, Fence, Manifest, Prepare, SegmentRef
@@ -71,7 +71,8 @@ class Shell:
         self.rows = 0
         self.last = EpochFigures()
         self.events: deque[RunEvent] = deque(maxlen=EVENTS_KEPT)
-        self.error: HoldfastError | None = None
+        self.error: HoldfastError | None = None  # the run is over
+        self.failure: Exception | None = None  # the last offered batch failed
         self._fleet = fleet
         self._sinks = sinks
         self._jobs: EpochJobs | None = None
@@ -124,12 +125,12 @@ class Shell:
                         self.last = replace(self.last, seconds=time.perf_counter() - began)
                         return
                     case m.FailBatch(error=error):
-                        raise error
+                        raise self._failed_with(error)
                     case m.RefuseBatch():
-                        raise instruction.error()
+                        raise self._failed_with(instruction.error())
                     case m.Stop():
                         assert self.error is not None
-                        raise self.error
+                        raise self._failed_with(self.error)
                     case _:
                         self._run_job(frame, instruction)
 
@@ -151,6 +152,11 @@ class Shell:
             self._note_corrupt(error)
             self.tell(m.CheckpointWanted(error.what))
             raise
+
+    def _failed_with(self, error: Exception) -> Exception:
+        """Spark wraps what ``foreachBatch`` raises into text; whoever waits for the query gets the error itself."""
+        self.failure = error
+        return error
 
     def stop(self) -> None:
         """Let the epoch in flight end, and let no other begin."""
@@ -314,9 +320,12 @@ class Shell:
                 self._manifest(instruction)
                 return m.ManifestStored(instruction.id)
             case m.CutLog(epoch=epoch):
+                # A ledger of its own: deleting many files must not hold up an epoch's commit.
+                janitor = Ledger(self.ledger.store, self.ledger.section_name)
+                janitor.sweep()
+                janitor.cut(epoch)
                 with self._ledger_lock:
-                    self.ledger.sweep()
-                    self.ledger.cut(epoch)
+                    self.ledger.forget(epoch)
                 return None
         raise AssertionError(f"an instruction the shell does not know: {instruction}")
 
@@ -486,8 +495,9 @@ class Shell:
                 case _:
                     raise AssertionError(f"not a job of Spark's: {instruction}")
         except Exception as error:
-            self._note_failure(instruction, error)
-            self.tell(m.Failed(instruction.id, error))
+            cause = from_wire(str(error)) or error  # what a task raised reaches us as text
+            self._note_failure(instruction, cause)
+            self.tell(m.Failed(instruction.id, cause))
 
     # --- what people are told -----------------------------------------------------------------------------
 

@@ -33,6 +33,8 @@ def _file(job: str, incarnation: int) -> Path:
 
 def keep(job: str, incarnation: int, token: str) -> None:
     file = _file(job, incarnation)
+    for old in file.parent.glob(f"{job}-*.token"):  # of drivers that were killed: nobody listens to them any more
+        old.unlink(missing_ok=True)
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as out:
         out.write(token)

@@ -1,0 +1,275 @@
+"""What cannot be done rightly is not done at all: clear errors, nothing written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow.flight as flight
+import pytest
+from kit import Drill
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+import holdfast as hf
+from holdfast.container.client import Address, Client
+from holdfast.log.ledger import Ledger
+from holdfast.log.store import Store
+from holdfast.spark import launcher
+
+pytestmark = pytest.mark.spark
+
+
+def decided(store: Path) -> dict[str, bytes]:
+    """Everything in a store that says what happened, and what became of it."""
+    folders = ("prepare", "commit", "checkpoint", "log")
+    return {
+        str(path): path.read_bytes()
+        for folder in folders
+        for path in sorted((store / "main" / folder).glob("*"))
+        if not path.name.startswith(".")
+    }
+
+
+def flip(path: Path, at: int = 200) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0xFF
+    path.write_bytes(data)
+
+
+@pytest.fixture
+def drill(tmp_path: Path) -> Drill:
+    return Drill(tmp_path, files=3)
+
+
+Runner = Callable[..., None]
+
+
+@pytest.fixture
+def go(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Runner:
+    def run(drill: Drill, during: Callable[[hf.Run], None] | None = None, **changes: object) -> None:
+        drill.run_here(spark, monkeypatch, during, **changes)
+
+    return run
+
+
+def more_input(drill: Drill, files: int) -> None:
+    """Further files, so that a restarted job has something to do."""
+    other = Drill(drill.base / "more", files=drill.files + files, seed=drill.seed)
+    for path in sorted((other.base / "input").glob("*.parquet"))[drill.files :]:
+        shutil.copy2(path, drill.base / "input" / path.name)
+    drill.files += files
+
+
+def test_a_new_checkpoint_with_an_old_store(drill: Drill, go: Runner) -> None:
+    go(drill)
+    before = decided(drill.base / "store")
+    shutil.rmtree(drill.base / "store" / "main" / "spark")
+    with pytest.raises(hf.StoreError, match="query") as caught:
+        go(drill)
+    assert "nothing was written" in caught.value.safe
+    assert decided(drill.base / "store") == before
+    drill.check_sinks()
+
+
+def test_another_job_or_graph(drill: Drill, go: Runner) -> None:
+    go(drill)
+    before = decided(drill.base / "store")
+    with pytest.raises(hf.StoreError, match="belongs to job 'drill', not to 'other'"):
+        go(drill, name="other")
+    with pytest.raises(hf.StoreError, match=r"stage2.*nothing in the store"):
+        go(drill, shape="two")
+    with pytest.raises(hf.StoreError, match="slices: 16 in the store, 17 now"):
+        go(drill, slices=17)
+    assert decided(drill.base / "store") == before
+
+
+def test_a_newer_format(drill: Drill, go: Runner) -> None:
+    go(drill)
+    file = drill.base / "store" / "job.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "format": 99}))
+    with pytest.raises(hf.FormatError, match="99"):
+        go(drill)
+
+
+def test_a_corrupted_segment_that_was_the_only_copy(drill: Drill, go: Runner) -> None:
+    go(drill, checkpoint_every=100)
+    segment = sorted((drill.base / "store" / "main" / "log").glob("0000000002.*"))[0]
+    flip(segment)
+    before = decided(drill.base / "store")
+    more_input(drill, 1)
+    with pytest.raises(hf.CorruptionError) as caught:
+        go(drill, checkpoint_every=100)
+    assert segment.name in caught.value.what
+    assert "epoch 2" in caught.value.what
+    assert '{"logOffset":1}' in caught.value.what
+    after = decided(drill.base / "store")
+    assert {name: data for name, data in after.items() if "/log/" not in name} == {
+        name: data for name, data in before.items() if "/log/" not in name
+    }
+
+
+def test_a_corrupted_segment_while_live_state_exists(drill: Drill, go: Runner) -> None:
+    """Scrubbing finds it and checkpoints at once, so that a later loss needs the segment no more."""
+    more_input(drill, 2)
+
+    def during(run: hf.Run) -> None:
+        shell = run._shell
+        assert shell.wait_for(lambda: shell.machine.committed >= 2, 60)
+        assert run.scrub() > 0
+        segment = sorted((drill.base / "store" / "main" / "log").glob("0000000001.*"))[0]
+        flip(segment)
+        with pytest.raises(hf.CorruptionError, match=segment.name):
+            run.scrub()
+        assert shell.wait_for(lambda: any(event.kind == "checkpoint" for event in shell.events), 60)
+        run.kill(run.status().containers[0].name)
+
+    go(drill, during, checkpoint_every=100)
+    kinds = [kind for kind, _ in drill.report["events"]]
+    assert "corrupt" in kinds
+    assert "lost" in kinds
+    drill.check()
+
+
+def test_a_corrupted_checkpoint_falls_back_to_the_one_before(drill: Drill, go: Runner) -> None:
+    go(drill, checkpoint_every=1)
+    packs = sorted((drill.base / "store" / "main" / "checkpoint").glob("*.pack"))
+    newest = packs[-1].name.split("-")[0]
+    for pack in packs:
+        if pack.name.startswith(newest):
+            flip(pack)
+    more_input(drill, 1)
+    go(drill, checkpoint_every=1)
+    assert "corrupt" in [kind for kind, _ in drill.report["events"]]
+    drill.check()
+
+
+def test_an_overflow_takes_the_epoch_back(tmp_path: Path, spark: SparkSession) -> None:
+    job = hf.Job("overflow", spark, store=str(tmp_path / "store"))
+    (tmp_path / "in").mkdir()
+    rows = spark.readStream.schema("v bigint").option("maxFilesPerTrigger", 1).json(str(tmp_path / "in"))
+    total = job.read(rows).key_by(F.lit(1).alias("k")).agg(total=hf.sum("v"))
+    total.write("parquet", str(tmp_path / "out"))
+    (tmp_path / "in" / "1.json").write_text('{"v": 9223372036854775807}\n')
+    with job.start(containers=1, slices=2) as run:
+        run.process_all_available()
+        assert run.state(total).get(1) == {"k": 1, "total": 9223372036854775807, "_epoch": 1}
+        (tmp_path / "in" / "2.json").write_text('{"v": 1}\n')
+        with pytest.raises(hf.FunctionError, match="overflow"):
+            run.process_all_available()
+        assert run.state(total).get(1) == {"k": 1, "total": 9223372036854775807, "_epoch": 1}
+    assert spark.read.parquet(str(tmp_path / "out")).count() == 1
+
+
+def test_a_container_that_cannot_start(
+    tmp_path: Path, drill: Drill, go: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho 'no module named holdfast' >&2\nexit 7\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(launcher.sys, "executable", str(broken))
+    with pytest.raises(hf.ContainerError, match=r"(?s)exit code 7.*no module named holdfast"):
+        go(drill)
+
+
+def test_a_full_disk(drill: Drill, go: Runner) -> None:
+    small = drill.base / "small"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(small)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("needs the right to mount a file system of its own")
+    try:
+        with pytest.raises(hf.FullDiskError) as caught:
+            go(drill, store=str(small / "store"), preaggregate=False)
+        assert str(small) in caught.value.what
+        assert caught.value.todo
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+@pytest.fixture
+def running(tmp_path: Path, spark: SparkSession) -> Iterator[tuple[hf.Run, hf.AggregatedStream]]:
+    job = hf.Job("running", spark, store=str(tmp_path / "store"))
+    rows = spark.readStream.format("rate").option("rowsPerSecond", 100).load()
+    counts = job.read(rows).key_by((F.col("value") % 10).alias("digit")).agg(n=hf.count())
+    counts.write("noop")
+    with job.start(containers=2, slices=4) as run:
+        run.process_all_available()
+        yield run, counts
+
+
+def test_a_stranger_gets_nothing(running: tuple[hf.Run, hf.AggregatedStream], tmp_path: Path) -> None:
+    run, _ = running
+    address = run._fleet.address(run.status().containers[0].name)
+    identity = {"job": run._file.job_id, "incarnation": run._shell.incarnation}
+    with Client(address, "guess") as client, pytest.raises(hf.TokenError, match="no valid token"):
+        client.call("status", identity)
+    with Client(address, "guess") as client, pytest.raises(hf.TokenError):
+        list(client.scan({**identity, "stage": "stage1", "epoch": 1, "mode": "read", "slices": [0]}))
+    with flight.FlightClient(address.location) as bare, pytest.raises(flight.FlightUnauthenticatedError):
+        list(bare.do_action(flight.Action("ping", b"")))
+    wrong = Address("somebody-else", address.location)
+    with Client(wrong, run._jobs.token) as client, pytest.raises(hf.TokenError, match="listens on this port now"):
+        client.call("status", identity)
+    with Client(run._desk.address, "guess") as client, pytest.raises(hf.TokenError):
+        client.call("describe", {"stage": "stage1", "lease": False})
+    files = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
+    assert not any(run._jobs.token.encode() in path.read_bytes() for path in files)
+    command = Path(f"/proc/{run.status().containers[0].pid}/cmdline").read_bytes()
+    assert run._jobs.token.encode() not in command
+
+
+def test_an_old_master_is_refused(running: tuple[hf.Run, hf.AggregatedStream]) -> None:
+    run, _ = running
+    name = run.status().containers[0].name
+    old = {"job": run._file.job_id, "incarnation": run._shell.incarnation - 1}
+    with Client(run._fleet.address(name), run._jobs.token) as client, pytest.raises(hf.FencedError):
+        client.call("undo", {**old, "epoch": 1, "slices": [0]})
+
+
+def test_two_drivers_on_one_store(tmp_path: Path) -> None:
+    """The second takes the job over; the first stops by itself and writes nothing more."""
+    drill = Drill(tmp_path, files=10)
+    first = drill.start()
+    ledger = Ledger(Store(str(tmp_path / "store")), "main")
+    while (commit := ledger.last_committed()) is None or commit.fence.epoch < 2:
+        assert first.poll() is None, first.stderr.read() if first.stderr else ""
+    second = drill.run()
+    _, said = first.communicate(timeout=60)
+    assert second.code == 0, second.error
+    assert first.returncode != 0
+    assert "FencedError" in said or "concurrent" in said.lower(), said[-3000:]
+    drill.check()
+
+
+def test_refused_before_anything_starts(tmp_path: Path, spark: SparkSession) -> None:
+    job = hf.Job("plan", spark, store=str(tmp_path / "store"))
+    frame = spark.readStream.format("rate").load()
+    rows = job.read(frame)
+    with pytest.raises(hf.PlanError, match="columns there are: timestamp, value"):
+        rows.where("colour = 1")
+    with pytest.raises(hf.PlanError, match="key of stage"):
+        rows.key_by("colour").agg(n=hf.count())
+    with pytest.raises(hf.PlanError, match="cannot be a key"):
+        rows.with_column("list", F.array("value")).key_by("list").agg(n=hf.count())
+    with pytest.raises(hf.PlanError, match="sum"):
+        rows.with_column("text", F.lit("a")).key_by("value").agg(n=hf.sum("text"))
+    with pytest.raises(hf.PlanError, match="already keeps state in Spark"):
+        job.read(frame.groupBy("value").count(), name="counted")
+    with pytest.raises(hf.PlanError, match="not a stream"):
+        job.read(spark.range(3), name="fixed")
+    counts = rows.key_by("value").agg(n=hf.count(), top=hf.max("timestamp"))
+    with pytest.raises(hf.PlanError, match=r"(?s)max.*updating|updating.*max"):
+        counts.key_by("n").agg(latest=hf.max("top"))
+    with pytest.raises(hf.PlanError, match="append"):
+        counts.write("parquet", str(tmp_path / "out"), mode="append")
+    for trigger in ({"realTime": "5 minutes"}, {"continuous": "1 second"}):
+        with pytest.raises(hf.PlanError, match=next(iter(trigger))):
+            job.start(trigger=trigger)
+    counts.write("nonsense")
+    with pytest.raises(hf.PlanError, match="nonsense"):
+        job.start()
+    assert not (tmp_path / "store" / "owner").exists()
