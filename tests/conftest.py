@@ -13,7 +13,8 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-sys.path.insert(0, str(Path(__file__).parent / "end_to_end"))
+for _folder in ("end_to_end", "container"):
+    sys.path.insert(0, str(Path(__file__).parent / _folder))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

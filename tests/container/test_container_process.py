@@ -92,9 +92,10 @@ def hosted(tmp_path: Path) -> Iterator[Hosted]:
     made.close()
 
 
-def push(hosted: Hosted, writer: SegmentWriter, name: str, slices: list[int]) -> None:
+def push(hosted: Hosted, writer: SegmentWriter, name: str, slices: list[int], missing: int = 0) -> None:
     chunks = list(writer.chunks())
     head = {"job": "j", "incarnation": 1, "epoch": 1, "segment": name, "input": 0, "slices": slices}
+    head |= {"chunks": len(chunks) + missing, "rows": writer.rows}
     stream = hosted.client.push(head, chunks[0].rows.schema, 10)
     for chunk in chunks:
         place = wire.pack({}, chunk.slices.tobytes(), chunk.bounds.tobytes())
@@ -149,6 +150,15 @@ def test_a_push_for_other_slices_is_not_enough(hosted: Hosted) -> None:
     push(hosted, writer, name, [0, 1])
     hosted.apply(prepare, 0)
     assert hosted.read(1) == {key: (1, key) for key in range(100)}, "the rest came from the log"
+
+
+def test_a_push_that_broke_off_is_not_used(hosted: Hosted) -> None:
+    """To the container a client that died looks like one that was done."""
+    writer, name, prepare = hosted.log(1, rows_of(list(range(100)), list(range(100))))
+    push(hosted, writer, name, [0, 1, 2, 3], missing=1)
+    assert hosted.call("status")["staged"] == 0
+    hosted.apply(prepare, 0)
+    assert hosted.read(1) == {key: (1, key) for key in range(100)}
 
 
 def test_a_full_container_says_read_the_log(tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ from holdfast.master.messages import (
 )
 
 BOOM = FunctionError("division by zero in `ratio`")
-EVEN, ODD = frozenset({0, 2}), frozenset({1, 3})
-ALL = EVEN | ODD
+FIRST, SECOND = frozenset({0, 1}), frozenset({2, 3})
+ALL = FIRST | SECOND
 
 
 def ready(**started: object) -> Play:
@@ -58,9 +58,9 @@ def test_the_first_assignment_waits_for_as_many_containers_as_wanted() -> None:
     assert play.tell(ContainerJoined("a")) == []
     nothing_yet = Fence(1, 1, 0)
     assert play.tell(ContainerJoined("b")) == [
-        StoreRouting(nothing_yet, Routing(1, ("a", "b", "a", "b"))),
-        Restore("a", nothing_yet, EVEN, 0, 0),
-        Restore("b", nothing_yet, ODD, 0, 0),
+        StoreRouting(nothing_yet, Routing(1, ("a", "a", "b", "b"))),
+        Restore("a", nothing_yet, FIRST, 0, 0),
+        Restore("b", nothing_yet, SECOND, 0, 0),
     ]
 
 
@@ -81,8 +81,8 @@ def test_every_epoch_goes_intake_prepare_apply_sinks_commit_finish() -> None:
     assert play.asked == [
         RunIntake(fence, 1, batch(0)),
         StorePrepare(fence, 1, batch(0), tags),
-        Apply("a", fence, EVEN, 1),
-        Apply("b", fence, ODD, 1),
+        Apply("a", fence, FIRST, 1),
+        Apply("b", fence, SECOND, 1),
         RunSink(fence, "files"),
         RunSink(fence, "console"),
         StoreCommit(fence, batch(0)),
@@ -141,10 +141,10 @@ def test_after_a_restart_a_committed_batch_returns_at_once() -> None:
 def test_after_a_restart_every_slice_is_restored_to_the_committed_epoch() -> None:
     old = Routing(5, ("x", "x", "y", "y"))
     play = Play(incarnation=2, committed=7, committed_batch=batch(6), routing=old, checkpoint=4).join("a", "b")
-    assert play.asked_for(StoreRouting) == [StoreRouting(Fence(2, 8, 0), Routing(6, ("a", "b", "a", "b")))]
+    assert play.asked_for(StoreRouting) == [StoreRouting(Fence(2, 8, 0), Routing(6, ("a", "a", "b", "b")))]
     assert play.asked_for(Restore) == [
-        Restore("a", Fence(2, 8, 0), EVEN, 7, 4),
-        Restore("b", Fence(2, 8, 0), ODD, 7, 4),
+        Restore("a", Fence(2, 8, 0), FIRST, 7, 4),
+        Restore("b", Fence(2, 8, 0), SECOND, 7, 4),
     ]
 
 
@@ -270,7 +270,7 @@ def test_applying_that_raises_is_undone_everywhere_before_the_batch_fails() -> N
     assert play.master.phase == "undo"
     assert not play.master.ready(1, 1, 1)
     fence = Fence(1, 1, 1)
-    assert play.tell(success(on_b)) == [Undo("a", fence, EVEN), Undo("b", fence, ODD)]
+    assert play.tell(success(on_b)) == [Undo("a", fence, FIRST), Undo("b", fence, SECOND)]
     assert play.tell(success(play.take(Undo, container="a"))) == []
     assert play.tell(success(play.take(Undo, container="b"))) == [FailBatch(batch(0), BOOM)]
     play.forget().offer(0).run()
@@ -295,7 +295,7 @@ def test_an_undo_that_fails_is_a_restore() -> None:
     play.tell(Failed(play.take(Apply, container="a").id, BOOM))
     play.run(until=Undo)
     undo = play.take(Undo, container="a")
-    assert Restore("a", Fence(1, 1, 1), EVEN, 0, 0) in play.tell(Failed(undo.id, BOOM))
+    assert Restore("a", Fence(1, 1, 1), FIRST, 0, 0) in play.tell(Failed(undo.id, BOOM))
 
 
 def test_a_restore_that_fails_fails_the_batch_and_is_tried_again_with_the_next() -> None:
@@ -311,7 +311,7 @@ def test_a_routing_table_that_could_not_be_stored_is_stored_with_the_next_offer(
     play = Play().join("a", "b")
     play.tell(Failed(play.take(StoreRouting).id, BOOM))
     play.run().forget().offer(0)
-    assert play.take(StoreRouting) == StoreRouting(Fence(1, 1, 1), Routing(1, ("a", "b", "a", "b")))
+    assert play.take(StoreRouting) == StoreRouting(Fence(1, 1, 1), Routing(1, ("a", "a", "b", "b")))
 
 
 # ------------------------------------------------------------------------------------------ lost containers
@@ -360,9 +360,9 @@ def test_new_owners_catch_up_on_every_prepared_level_before_the_next_step() -> N
     fence = Fence(1, 1, 1)
     assert play.asked == [
         StoreRouting(fence, Routing(2, ("a",) * 4)),
-        Restore("a", fence, ODD, 0, 0),
-        Apply("a", fence, ODD, 1),
-        Apply("a", fence, ODD, 2),
+        Restore("a", fence, SECOND, 0, 0),
+        Apply("a", fence, SECOND, 1),
+        Apply("a", fence, SECOND, 2),
     ]
     assert play.master.ready(1, 1, 2)
     play.tell(success(sink))
@@ -375,9 +375,9 @@ def test_a_commit_under_way_does_not_wait_for_a_slice_that_is_restored() -> None
     play.tell(ContainerLost("b"))
     assert not play.master.whole
     late = play.take(Restore)
-    assert late == Restore("a", Fence(1, 1, 1), ODD, 0, 0)
+    assert late == Restore("a", Fence(1, 1, 1), SECOND, 0, 0)
     assert play.tell(success(commit)) == [FinishBatch(batch(0), 1)]
-    assert play.tell(success(late)) == [Restore("a", Fence(1, 2, 0), ODD, 1, 0)], "it was restored to epoch 0"
+    assert play.tell(success(late)) == [Restore("a", Fence(1, 2, 0), SECOND, 1, 0)], "it was restored to epoch 0"
     play.run().commit(1)
     assert play.asked[-1] == FinishBatch(batch(1), 2)
 
@@ -404,11 +404,11 @@ def test_when_none_is_left_new_ones_are_asked_for_and_the_epoch_goes_on() -> Non
     play.join("c")
     assert play.master.routing.table == (None,) * 4, "one alone would get everything and keep it"
     play.join("d")
-    assert play.master.routing.table == ("c", "d", "c", "d")
+    assert play.master.routing.table == ("c", "c", "d", "d")
     play.run()
     assert play.asked_for(Restore) == [
-        Restore("c", Fence(1, 2, 1), frozenset({0, 2}), 1, 0),
-        Restore("d", Fence(1, 2, 1), frozenset({1, 3}), 1, 0),
+        Restore("c", Fence(1, 2, 1), FIRST, 1, 0),
+        Restore("d", Fence(1, 2, 1), SECOND, 1, 0),
     ]
     assert not play.asked_for(RunIntake)
     assert play.asked[-1] == FinishBatch(batch(1), 2)
@@ -429,7 +429,7 @@ def test_a_container_that_joins_while_all_slices_have_owners_stands_by() -> None
     play = ready()
     assert play.tell(ContainerJoined("c")) == []
     play.tell(ContainerLost("b"))
-    assert play.master.routing.table == ("a", "c", "a", "c")
+    assert play.master.routing.table == ("a", "a", "c", "c")
 
 
 # --------------------------------------------------------------------------------------------- two drivers
@@ -487,8 +487,8 @@ def test_a_checkpoint_is_written_verified_by_others_and_made_to_count() -> None:
     play = ready(checkpoint_every=2).commit(0).forget().offer(1).run(until=WriteCheckpoint)
     fence = Fence(1, 3, 0)
     assert play.asked[-3:] == [
-        WriteCheckpoint("a", fence, EVEN, 2),
-        WriteCheckpoint("b", fence, ODD, 2),
+        WriteCheckpoint("a", fence, FIRST, 2),
+        WriteCheckpoint("b", fence, SECOND, 2),
         FinishBatch(batch(1), 2),
     ]
     play.run(until=VerifyPacks)
@@ -507,7 +507,7 @@ def test_a_checkpoint_is_written_verified_by_others_and_made_to_count() -> None:
 def test_later_restores_start_from_the_newest_complete_checkpoint() -> None:
     play = ready(checkpoint_every=1).commit(0).forget()
     play.tell(ContainerLost("b"))
-    assert play.take(Restore) == Restore("a", Fence(1, 2, 0), ODD, 1, 1)
+    assert play.take(Restore) == Restore("a", Fence(1, 2, 0), SECOND, 1, 1)
 
 
 def test_the_checkpoint_found_at_start_is_the_second_newest_after_the_next() -> None:

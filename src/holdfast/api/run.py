@@ -174,10 +174,11 @@ class Run:
             self._jobs,
             counters,
         )
-        if not shell.wait_for(lambda: shell.machine.phase not in ("gathering",), READY_SECONDS):
+        # The first intake needs no container, so Spark may begin while they start.
+        self._start_query(options["trigger"])
+        if not shell.wait_for(lambda: shell.machine.gathered, READY_SECONDS):
             raise ContainerError(f"The containers of job '{self.job.name}' did not come up in {READY_SECONDS:.0f} s.")
         self._raise_error()
-        self._start_query(options["trigger"])
 
     def _start_query(self, trigger: dict[str, Any]) -> None:
         checkpoint = f"{self._ledger.section.uri}/spark"

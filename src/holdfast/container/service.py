@@ -102,7 +102,7 @@ class ContainerService(flight.FlightServerBase):
                 slices, bounds = (np.frombuffer(blob, dtype=np.int64) for blob in blobs)
                 if not staging.add(key, entry, Chunk(header["input"], chunk.data, slices, bounds)):
                     raise ContainerError("Staging is full: read the log.", safe="The rows are in their segment.")
-            entry.sealed = True
+            staging.seal(key, entry, header["chunks"], header["rows"])
 
     # --- actions ------------------------------------------------------------------------------------------
 

@@ -61,6 +61,13 @@ class Staging:
             self.used += size
             return True
 
+    def seal(self, key: Key, entry: Staged, chunks: int, rows: int) -> None:
+        """The push is over: keep it if it is as long as it said it would be, since a broken one ends just as quietly."""
+        with self._lock:
+            entry.sealed = len(entry.chunks) == chunks and sum(chunk.rows.num_rows for chunk in entry.chunks) == rows
+            if not entry.sealed and self._entries.get(key) is entry:
+                self._forget(key)
+
     def take(self, key: Key, wanted: np.ndarray) -> list[Chunk] | None:
         """The chunks of an input, if they are all here for the wanted slices."""
         with self._lock:

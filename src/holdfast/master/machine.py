@@ -104,6 +104,11 @@ class Master:
         return Fence(self._incarnation, self.committed + 1, self._attempt)
 
     @property
+    def gathered(self) -> bool:
+        """As many containers as wanted came together, and one of them still lives."""
+        return self._gathered
+
+    @property
     def phase(self) -> str:
         """One word for a status line."""
         flight = self._flight

@@ -23,7 +23,7 @@ from holdfast.container import wire
 from holdfast.container.client import Address, Client
 from holdfast.errors import HoldfastError
 from holdfast.log.records import Fence
-from holdfast.log.segment import SegmentWriter, segment_name
+from holdfast.log.segment import Chunk, SegmentWriter, segment_name
 from holdfast.log.store import Store
 
 TAG_SCHEMA = "tag string, rows binary"
@@ -154,16 +154,19 @@ class _Task:
             "segment": name,
             "slices": list(slices),
         }
-        streams: dict[int, Any] = {}  # one for each input: a stream has one schema
+        chunks: dict[int, list[Chunk]] = {}
+        for chunk in self._writer.chunks():
+            if wanted[chunk.slices].any():
+                chunks.setdefault(chunk.input, []).append(chunk)
         with Client(address, push.token) as client:
-            for chunk in self._writer.chunks():
-                if not wanted[chunk.slices].any():
-                    continue
-                if chunk.input not in streams:
-                    streams[chunk.input] = client.push(head | {"input": chunk.input}, chunk.rows.schema, PUSH_SECONDS)
-                place = wire.pack({}, chunk.slices.tobytes(), chunk.bounds.tobytes())
-                streams[chunk.input].write_with_metadata(chunk.rows, place)
-            for stream in streams.values():
+            for input, mine in chunks.items():
+                # A stream that breaks off looks to its reader like one that ended: so it says beforehand how long it is.
+                size = {"input": input, "chunks": len(mine), "rows": sum(chunk.rows.num_rows for chunk in mine)}
+                stream = client.push(head | size, mine[0].rows.schema, PUSH_SECONDS)
+                for chunk in mine:
+                    stream.write_with_metadata(
+                        chunk.rows, wire.pack({}, chunk.slices.tobytes(), chunk.bounds.tobytes())
+                    )
                 stream.close()
 
 

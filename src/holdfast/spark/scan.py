@@ -42,31 +42,32 @@ class Scan:
                 yield from self.part(number)
 
     def part(self, number: int) -> Iterator[pa.RecordBatch]:
-        address, slices = self.parts[number]
         received: dict[int, int] = {}
-        pending: Groups = ((address, slices),)
-        deadline = time.monotonic() + GIVE_UP_SECONDS
-        while pending:
-            lost: list[int] = []
-            for group_address, group in pending:
+        pending: Groups = (self.parts[number],)
+        missing: set[int] = set()
+        since = 0.0  # when the first of the missing slices was missed
+        while pending or missing:
+            for address, group in pending:
                 try:
-                    yield from self._read(group_address, group, received)
+                    yield from self._read(address, group, received)
                 except (Unreachable, EpochGone) as error:
                     if isinstance(error, EpochGone) and self.mode == "read":
                         raise
-                    # Slices come in order, so whole ones before the break are done; asking again for a whole one
-                    # costs one empty answer.
-                    lost += group
-            if not lost:
+                    # Asking again for a slice that is whole already costs one empty answer.
+                    missing.update(group)
+                    since = since or time.monotonic()
+                else:
+                    missing.difference_update(group)
+            if not missing:
                 return
-            if time.monotonic() > deadline:
+            if time.monotonic() - since > GIVE_UP_SECONDS:
                 raise ContainerError(
-                    f"Slices {lost[:5]}… of '{self.stage}' had no owner at epoch {self.epoch} for too long.",
+                    f"Slices {sorted(missing)[:5]}… of '{self.stage}' had no owner at epoch {self.epoch} for too long.",
                     safe="The epoch is prepared and will be finished by the next start of the job.",
                     todo="Look at run.status().events for why no container could take them.",
                 )
             time.sleep(0.05)
-            pending = self._locate(lost)
+            pending = self._locate(sorted(missing))
 
     def split(self, parts: int) -> Scan:
         """The same scan with every group cut so that there are about ``parts`` of them."""

@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame
 
 from holdfast import faults
 from holdfast.container.client import Address, Unreachable
-from holdfast.errors import CorruptionError, EpochGone, FencedError, HoldfastError, from_wire
+from holdfast.errors import ContainerError, CorruptionError, EpochGone, FencedError, HoldfastError, from_wire
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import Pack, pack_name
 from holdfast.log.records import Commit, Fence, Manifest, Prepare, SegmentRef
@@ -37,6 +37,7 @@ from holdfast.spark.scan import Groups
 
 LOG = logging.getLogger("holdfast")
 EVENTS_KEPT = 200
+OWNER_SECONDS = 60.0
 
 
 class Stopping(Exception):
@@ -174,10 +175,22 @@ class Shell:
             return self._changed.wait_for(lambda: true() or self.error is not None, seconds)
 
     def groups(self) -> Groups:
-        """Which living container has which slices, for a scan to begin with."""
-        fleet = self._fleet()
+        """Which living container has which slices: all of them. Waits if the last container was lost just now."""
+        self.wait_for(lambda: None not in self.machine.routing.table, OWNER_SECONDS)
         with self._changed:
             owners = self.machine.routing.table
+        if self.error is not None:
+            raise self.error
+        if None in owners:
+            raise ContainerError(
+                f"No container took over within {OWNER_SECONDS:.0f} s.",
+                safe="Everything that was committed; an epoch that is prepared will be finished by the next start.",
+                todo="Look at run.status().events for why no container could start.",
+            )
+        return self._by_owner(owners)
+
+    def _by_owner(self, owners: Sequence[str | None]) -> Groups:
+        fleet = self._fleet()
         grouped = group_by_owner(range(len(owners)), lambda number: owners[number] or "")
         return tuple((fleet.address(name), slices) for name, slices in grouped.items() if name)
 
@@ -190,12 +203,12 @@ class Shell:
             return all(self.machine.ready(number, epoch, level) for number in slices)
 
         self.wait_for(ready, seconds)
+        if self.error is not None:
+            raise self.error
         wanted = set(slices)
-        return tuple(
-            (address, kept)
-            for address, group in self.groups()
-            if (kept := tuple(number for number in group if number in wanted))
-        )
+        with self._changed:
+            owners = self.machine.routing.table
+        return self._by_owner([owner if number in wanted else None for number, owner in enumerate(owners)])
 
     def collect(self, stage: str, epoch: int, mode: str) -> list[pa.Table] | None:
         """A small output, straight from all containers at once; None if one of them could not answer."""
