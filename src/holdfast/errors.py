@@ -31,7 +31,9 @@ class HoldfastError(Exception):
         return _rebuild, (type(self).__name__, self.what, self.safe, self.todo)
 
     def to_wire(self) -> str:
-        return json.dumps({"error": type(self).__name__, "what": self.what, "safe": self.safe, "todo": self.todo})
+        """As text that fits into a gRPC header, which is where Flight puts it: what is too long loses its middle."""
+        parts = {"what": self.what, "safe": self.safe, "todo": self.todo}
+        return json.dumps({"error": type(self).__name__, **{name: _bounded(text) for name, text in parts.items()}})
 
 
 class PlanError(HoldfastError):
@@ -76,6 +78,10 @@ class EpochGone(HoldfastError):
 
 class JavaError(HoldfastError):
     """No usable Java."""
+
+
+def _bounded(text: str, limit: int = 1200) -> str:
+    return text if len(text) <= limit else f"{text[: limit // 2]} … {text[-limit // 2 :]}"
 
 
 def _every_subclass(cls: type[HoldfastError]) -> dict[str, type[HoldfastError]]:

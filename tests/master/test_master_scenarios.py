@@ -70,7 +70,7 @@ def test_a_container_lost_before_the_first_assignment_is_replaced() -> None:
     assert play.tell(ContainerLost("never joined")) == [NeedContainers(1)]
     assert play.tell(ContainerLost("never joined")) == []
     assert play.tell(ContainerJoined("b")) == []
-    assert play.join("c").master.routing.table == ("b", "c", "b", "c")
+    assert play.join("c").master.routing.table == ("b", "b", "c", "c")
 
 
 def test_every_epoch_goes_intake_prepare_apply_sinks_commit_finish() -> None:
@@ -99,7 +99,7 @@ def test_a_level_begins_when_every_slice_has_applied_the_one_before() -> None:
     first, second = play.take(Apply, container="a"), play.take(Apply, container="b")
     assert play.tell(success(first)) == []
     assert play.master.ready(0, 1, 1)
-    assert not play.master.ready(1, 1, 1)
+    assert not play.master.ready(2, 1, 1)
     assert play.tell(success(second)) == [RunIntake(Fence(1, 1, 1), 2, batch(0))]
     play.run()
     assert play.names() == [
@@ -321,9 +321,9 @@ def test_survivors_take_over_what_a_lost_container_had() -> None:
     play = Play(containers=3, slices=6).join("a", "b", "c").run().forget()
     fence = Fence(1, 1, 0)
     assert play.tell(ContainerLost("b", "reset")) == [
-        StoreRouting(fence, Routing(2, ("a", "a", "c", "a", "c", "c"))),
-        Restore("a", fence, frozenset({1}), 0, 0),
-        Restore("c", fence, frozenset({4}), 0, 0),
+        StoreRouting(fence, Routing(2, ("a", "a", "a", "c", "c", "c"))),
+        Restore("a", fence, frozenset({2}), 0, 0),
+        Restore("c", fence, frozenset({3}), 0, 0),
     ]
 
 
@@ -353,9 +353,9 @@ def test_new_owners_catch_up_on_every_prepared_level_before_the_next_step() -> N
     play = ready(levels=2).offer(0).run(until=RunSink).forget()
     sink = play.take(RunSink)
     play.tell(ContainerLost("b"))
-    assert not play.master.ready(1, 1, 2), "a scan of slice 1 waits"
+    assert not play.master.ready(2, 1, 2), "a scan of slice 2 waits"
     assert play.master.ready(0, 1, 2)
-    assert play.master.owner(1) == "a"
+    assert play.master.owner(2) == "a"
     play.run()
     fence = Fence(1, 1, 1)
     assert play.asked == [
@@ -602,3 +602,17 @@ def test_answers_may_be_doubled() -> None:
         play.tell(answer, answer)
     assert play.asked_for(FinishBatch) == [FinishBatch(batch(0), 1)]
     assert len(play.asked_for(StoreManifest)) == 1
+
+
+def test_an_epoch_that_kills_every_container_is_given_up() -> None:
+    play = ready().offer(0).run(until=Apply)
+    for number in range(40):
+        if play.asked_for(FailBatch):
+            break
+        for victim in sorted(play.master.routing.table[slice_] or "" for slice_ in (0, 3)):
+            play.tell(ContainerLost(victim))
+        play.open = []
+        play.join(f"x{number}", f"y{number}")
+    (failed,) = play.asked_for(FailBatch)
+    assert "has cost 9 containers" in str(failed.error)
+    assert not play.asked_for(StoreCommit)

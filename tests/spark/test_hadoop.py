@@ -1,4 +1,4 @@
-"""Put-if-absent and Spark's checkpoint files, through Hadoop's own file systems."""
+"""Put-if-absent through Hadoop's own file systems, alone and under a store."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from pyarrow.fs import LocalFileSystem
 from pyspark.sql import SparkSession
 
 from holdfast.errors import StoreError
+from holdfast.log.ledger import Ledger
+from holdfast.log.store import Store
 from holdfast.spark import hadoop
-from holdfast.spark.hadoop import batch_offsets, hadoop_creator, query_id, read_file
+from holdfast.spark.hadoop import hadoop_creator, list_names
 
 pytestmark = pytest.mark.spark
 
@@ -22,7 +25,12 @@ def create(
 ) -> Callable[[str, bytes], bool]:
     if request.param == "object":  # the local disk can play both kinds of store
         monkeypatch.setattr(hadoop, "_OBJECT_STORES", frozenset({"file"}))
-    return hadoop_creator(spark, tmp_path.as_uri())
+    return below(spark, tmp_path)
+
+
+def below(spark: SparkSession, folder: Path) -> Callable[[str, bytes], bool]:
+    create = hadoop_creator(spark, folder.as_uri())
+    return lambda name, content: create(f"{folder.as_uri()}/{name}", content)
 
 
 def test_the_first_wins_and_its_bytes_stay(create: Callable[[str, bytes], bool], tmp_path: Path) -> None:
@@ -43,11 +51,11 @@ def test_empty_content_is_content(create: Callable[[str, bytes], bool], tmp_path
 def test_a_store_that_cannot_be_written_says_which_file(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "wall").write_text("a file where a folder should be")
     with pytest.raises(StoreError, match="wall/owner/1"):
-        hadoop_creator(spark, tmp_path.as_uri())("wall/owner/1", b"x")
+        below(spark, tmp_path)("wall/owner/1", b"x")
 
 
 def test_many_names_from_many_threads(spark: SparkSession, tmp_path: Path) -> None:
-    create = hadoop_creator(spark, tmp_path.as_uri())
+    create = below(spark, tmp_path)
     with ThreadPoolExecutor(4) as pool:
         won = list(pool.map(lambda n: create(f"commit/{n}", b"%d" % n), range(12)))
     assert all(won)
@@ -56,22 +64,19 @@ def test_many_names_from_many_threads(spark: SparkSession, tmp_path: Path) -> No
     }
 
 
-def test_spark_checkpoint_is_readable(spark: SparkSession, tmp_path: Path) -> None:
-    spark.range(10).write.parquet(str(tmp_path / "in"))
-    offsets: list[str] = []
-    query = (
-        spark.readStream.schema("id bigint")
-        .parquet(str(tmp_path / "in"))
-        .writeStream.foreachBatch(lambda _, b: offsets.append(batch_offsets(spark, str(tmp_path / "c"), b)))
-        .option("checkpointLocation", str(tmp_path / "c"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    assert query.id == query_id(spark, str(tmp_path / "c")) == query_id(spark, (tmp_path / "c").as_uri())
-    assert len(offsets) == 1
-    assert offsets[0] == (tmp_path / "c/offsets/0").read_text()
-    with pytest.raises(FileNotFoundError):
-        batch_offsets(spark, str(tmp_path / "c"), 99)
-    with pytest.raises(FileNotFoundError):
-        read_file(spark, (tmp_path / "absent").as_uri())
+def test_a_store_on_another_file_system(spark: SparkSession, tmp_path: Path) -> None:
+    """The pair that S3 and HDFS use: Arrow reads and writes, Hadoop decides between rivals."""
+    local = Store.on(LocalFileSystem(), str(tmp_path))
+    create = hadoop_creator(spark, tmp_path.as_uri())
+    store = Store.on(LocalFileSystem(), str(tmp_path), lambda uri, data: create(uri.replace("local:", "file:"), data))
+    ledger = Ledger(store, "main")
+    assert ledger.take_ownership("here", 1, "nowhere").incarnation == 1
+    assert ledger.take_ownership("there", 2, "nowhere").incarnation == 2
+    assert local.list("owner") == ["0000000001", "0000000002"]
+
+
+def test_names_in_a_folder(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "7.compact").touch()
+    assert list_names(spark, str(tmp_path / "folder")) == ["7.compact"]
+    assert list_names(spark, (tmp_path / "absent").as_uri()) == []

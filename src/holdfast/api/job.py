@@ -41,13 +41,13 @@ class Job:
         self._schemas: dict[str, StructType] = {}
         spark.dataSource.register(HoldfastDataSource)
 
-    def read(self, frame: DataFrame, name: str | None = None) -> Stream:
+    def read(self, df: DataFrame, name: str | None = None) -> Stream:
         """Take any streaming DataFrame in. From the second source on, each needs a name that stays the same."""
-        if not frame.isStreaming:
+        if not df.isStreaming:
             raise PlanError(
                 "job.read was given a DataFrame that is not a stream.", todo="Make it with spark.readStream."
             )
-        refuse_stateful(frame)
+        refuse_stateful(df)
         if self._sources and (name is None or any(source.name == "source" for source in self._sources)):
             raise PlanError(
                 "A job with several sources needs a name for each.",
@@ -56,9 +56,9 @@ class Job:
         chosen = name or "source"
         if any(source.name == chosen for source in self._sources):
             raise PlanError(f"Two sources are named '{chosen}'.", todo="Give each its own name.")
-        source = Source(chosen, frame)
+        source = Source(chosen, df)
         self._sources.append(source)
-        return Stream(self, source, frame)
+        return Stream(self, source, df)
 
     def start(
         self,
@@ -125,7 +125,9 @@ class Job:
         return AggregatedStream(self, node, frame)
 
     def _add_sink(self, sink: Sink) -> None:
-        named = replace(sink, name=sink.name or f"sink{len(self._sinks) + 1}")
+        # A sink keeps its number of epochs by its name, so a name must not depend on what else the job writes.
+        path = next((value for key, value in sink.options.items() if key.lower() == "path"), None)
+        named = replace(sink, name=sink.name or (f"{sink.format}:{path}" if path else f"sink{len(self._sinks) + 1}"))
         if any(other.name == named.name for other in self._sinks):
             raise PlanError(f"Two sinks are named '{named.name}'.", todo="Give each its own name.")
         self._sinks.append(named)

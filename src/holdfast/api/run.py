@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -18,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from holdfast.api.state import State
 from holdfast.api.status import ContainerStatus, StageStatus, Status
 from holdfast.api.stream import AggregatedStream
-from holdfast.errors import ContainerError, HoldfastError, StoreError
+from holdfast.errors import ContainerError, CorruptionError, HoldfastError, StoreError
 from holdfast.log.ledger import Ledger
 from holdfast.log.records import JobFile
 from holdfast.log.store import Store
@@ -31,7 +32,7 @@ from holdfast.spark.hadoop import hadoop_creator
 from holdfast.spark.launcher import ContainerSettings
 from holdfast.spark.scan import groups_to_wire
 from holdfast.spark.shell import Shell, Stopping
-from holdfast.spark.sinks import Sink, for_each_batch, open_sink
+from holdfast.spark.sinks import FileSink, Sink, for_each_batch, open_sink
 
 if TYPE_CHECKING:
     from holdfast.api.job import Job
@@ -74,6 +75,12 @@ class Run:
     @classmethod
     def _start(cls, job: Job, plan: JobPlan, **options: Any) -> Run:
         spark = job.spark
+        if any(query.name == job.name for query in spark.streams.active):
+            raise StoreError(
+                f"A query named '{job.name}' runs in this session already.",
+                safe="It goes on undisturbed.",
+                todo="Stop it first (run.stop()), or give this job another name and store.",
+            )
         store = Store(job.store)
         if not store.is_local:
             store = Store(job.store, creator=hadoop_creator(spark, job.store))
@@ -150,11 +157,15 @@ class Run:
             if found is None:
                 break
             prepared.append(m.Prepared(level, found.fence, m.Batch(found.query_id, found.batch_id, found.offsets)))
-        counters: dict[str, int] = {}
-        if committed:
-            last = ledger.get_prepare(committed, 1)
-            assert last is not None, f"epoch {committed} is committed but its prepare is gone"
-            counters = last.sinks
+        last = ledger.get_prepare(committed, 1) if committed else None
+        if committed and last is None:
+            raise CorruptionError(
+                f"Epoch {committed} is committed, but its prepare is gone from {ledger.section.uri}.",
+                safe="Nothing was changed.",
+                todo="Bring the file back from a copy of the store.",
+            )
+        counters = last.sinks if last else {}
+        self._check_sinks(counters, bool(prepared))
         manifests = ledger.manifests(shell._note_corrupt)
         routing = ledger.last_routing()
         shell.begin(
@@ -173,12 +184,28 @@ class Run:
             ),
             self._jobs,
             counters,
+            last.clock if last else 0,
         )
         # The first intake needs no container, so Spark may begin while they start.
         self._start_query(options["trigger"])
         if not shell.wait_for(lambda: shell.machine.gathered, READY_SECONDS):
             raise ContainerError(f"The containers of job '{self.job.name}' did not come up in {READY_SECONDS:.0f} s.")
         self._raise_error()
+
+    def _check_sinks(self, counters: dict[str, int], prepared: bool) -> None:
+        """Spark's file sink skips numbers that it has seen: a folder must be as far as this store says it is."""
+        for name, sink in self._jobs.sinks.items():
+            if not isinstance(sink, FileSink):
+                continue
+            expected = counters.get(name, -1)
+            found = sink.newest()
+            if found != expected and not (prepared and found == expected + 1):
+                raise StoreError(
+                    f"Sink '{name}' writes to {sink.path}, where {found + 1} epochs of it are, "
+                    f"but this store knows of {expected + 1}.",
+                    safe="Nothing was written.",
+                    todo="Give the sink a folder of its own, or the folder and the name that it had with this store.",
+                )
 
     def _start_query(self, trigger: dict[str, Any]) -> None:
         checkpoint = f"{self._ledger.section.uri}/spark"
@@ -218,16 +245,18 @@ class Run:
         with self._stopped:
             if self._is_stopped:
                 return
+            # In this order, and each whatever becomes of the others.
+            with contextlib.ExitStack() as steps:
+                steps.callback(tokens.forget, self._file.job_id, self._shell.incarnation)
+                for sink in self._jobs.sinks.values():
+                    steps.callback(sink.close)
+                steps.callback(self._shell.close)
+                steps.callback(self._fleet.close)
+                steps.callback(self._desk.close)
+                if self.query is not None:
+                    steps.callback(self.query.stop)
+                self._shell.stop()
             self._is_stopped = True
-            self._shell.stop()
-            if self.query is not None:
-                self.query.stop()
-            self._desk.close()
-            self._fleet.close()
-            self._shell.close()
-            for sink in self._jobs.sinks.values():
-                sink.close()
-            tokens.forget(self._file.job_id, self._shell.incarnation)
 
     def __enter__(self) -> Run:
         return self
@@ -245,9 +274,9 @@ class Run:
             )
         return State(self, stream.name)
 
-    def kill(self, container: str) -> None:
+    def kill(self, name: str) -> None:
         """Kill a container, as a drill: with SIGKILL, and without telling anybody."""
-        self._fleet.kill(container)
+        self._fleet.kill(name)
 
     def scrub(self) -> int:
         """Read back the log above the newest checkpoint, every byte of it; checkpoint at once if something is wrong."""
@@ -309,12 +338,15 @@ class Run:
     def _following(self, wait: Any) -> Any:
         try:
             result = wait()
-        except StreamingQueryException as error:
+        except StreamingQueryException:
             self._raise_error()
             if isinstance(self._shell.failure, HoldfastError):
                 raise self._shell.failure from None
-            if Stopping.__name__ in str(error):
-                return True
+            if isinstance(self._shell.failure, Stopping):
+                raise HoldfastError(
+                    f"Job '{self.job.name}' was stopped before it was done.",
+                    safe="Every committed epoch; the next start goes on after the last one.",
+                ) from None
             raise
         self._raise_error()
         return result

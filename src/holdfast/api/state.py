@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from holdfast.container.client import Unreachable
-from holdfast.errors import EpochGone, PlanError
+from holdfast.errors import ContainerError, EpochGone, PlanError
 from holdfast.spark.scan import Scan
 
 if TYPE_CHECKING:
@@ -89,9 +89,20 @@ class State:
             try:
                 with self._pinned(epoch):
                     found = read(epoch)
-            except (EpochGone, Unreachable):
+            except (EpochGone, Unreachable) as error:
+                if self._run._is_stopped:
+                    raise ContainerError(
+                        "The run is stopped, and its containers with it.",
+                        safe="The state is in the store.",
+                        todo="Start the job again to read it.",
+                    ) from None
+                self._run._raise_error()
                 if time.monotonic() > deadline:
-                    raise
+                    raise ContainerError(
+                        f"No committed epoch of '{self._stage}' could be read for {READ_SECONDS:.0f} s: {error}",
+                        safe="Reading changes nothing.",
+                        todo="Look at run.status() for what its containers do, then read again.",
+                    ) from error
                 time.sleep(0.02)
                 continue
             self.epoch = epoch

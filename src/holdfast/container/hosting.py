@@ -7,6 +7,7 @@ slice has one lock, held only while that slice is applied or read.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,6 +31,8 @@ from holdfast.plan.stage import StagePlan
 from holdfast.state.slice import Mode, SliceState
 
 LEASE_SECONDS = 60.0
+PINNED_BYTES = 1 << 30
+APPLY_BYTES = 256 << 20
 
 
 @dataclass
@@ -93,17 +96,18 @@ class HostedJob:
         sizes = {}
         for stage in self._at_level(prepare.level):
             todo = [number for number in slices if stage.slices[number].state.epoch < epoch]
-            rows = self._rows_of(stage, prepare, todo)
+            for group in self._affordable(prepare, todo):
+                rows = self._rows_of(stage, prepare, group)
 
-            def run(number: int, stage: HostedStage = stage, rows: dict[int, list[Rows]] = rows) -> None:
-                held = stage.slices[number]
-                parts = rows.get(number)
-                with held.lock:
-                    held.state.apply(epoch, stage.operator.concat(parts) if parts else None)
+                def run(number: int, stage: HostedStage = stage, rows: dict[int, list[Rows]] = rows) -> None:
+                    held = stage.slices[number]
+                    parts = rows.get(number)
+                    with held.lock:
+                        held.state.apply(epoch, stage.operator.concat(parts) if parts else None)
 
-            self._each(todo[: len(todo) // 2], run)
-            faults.place("container", "mid-apply", epoch)
-            self._each(todo[len(todo) // 2 :], run)
+                self._each(group[: len(group) // 2], run)
+                faults.place("container", "mid-apply", epoch)
+                self._each(group[len(group) // 2 :], run)
             states = [held.state for held in list(stage.slices.values())]
             sizes[stage.plan.name] = {
                 "changed": sum(state.changed for state in states),
@@ -180,17 +184,24 @@ class HostedJob:
         epoch = prepare.fence.epoch
         total = 0
         for stage in self._at_level(prepare.level):
-            rows = self._rows_of(stage, prepare, slices)
-            total += sum(len(part) for parts in rows.values() for part in parts)
+            for group in self._affordable(prepare, slices):
+                rows = self._rows_of(stage, prepare, group)
+                total += sum(len(part) for parts in rows.values() for part in parts)
 
-            def run(number: int, stage: HostedStage = stage, rows: dict[int, list[Rows]] = rows) -> None:
-                state = fresh[stage.plan.name][number].state
-                parts = rows.get(number)
-                state.apply(epoch, stage.operator.concat(parts) if parts else None)
-                state.release(epoch)
+                def run(number: int, stage: HostedStage = stage, rows: dict[int, list[Rows]] = rows) -> None:
+                    state = fresh[stage.plan.name][number].state
+                    parts = rows.get(number)
+                    state.apply(epoch, stage.operator.concat(parts) if parts else None)
+                    state.release(epoch)
 
-            self._each(slices, run)
+                self._each(group, run)
         return total
+
+    def _affordable(self, prepare: Prepare, slices: Sequence[int]) -> Iterator[Sequence[int]]:
+        """The slices in groups whose rows of the epoch fit into memory together, however large the epoch is."""
+        whole = sum(ref.nbytes for ref in prepare.segments) * len(slices) // self.slice_count
+        size = max(1, len(slices) * APPLY_BYTES // max(whole, APPLY_BYTES))
+        return (slices[at : at + size] for at in range(0, len(slices), size))
 
     # --- the log's rows -----------------------------------------------------------------------------------
 
@@ -280,10 +291,10 @@ class HostedJob:
         with held.lock:
             return held.state.read(epoch, stage.operator.decode_keys(keys))
 
-    def pin(self, reader: str, epoch: int) -> None:
-        """Keep ``epoch`` readable until ``unpin``, or until the lease runs out."""
+    def pin(self, reader: str, epoch: int, seconds: float = LEASE_SECONDS) -> None:
+        """Keep ``epoch`` readable until ``unpin``, or until the lease runs out or costs too much memory."""
         with self._lock:
-            self._pins[reader] = (epoch, time.monotonic() + LEASE_SECONDS)
+            self._pins[reader] = (epoch, time.monotonic() + seconds)
 
     def unpin(self, reader: str) -> None:
         with self._lock:
@@ -300,18 +311,23 @@ class HostedJob:
         now = time.monotonic()
         with self._lock:
             self._pins = {reader: pin for reader, pin in self._pins.items() if pin[1] > now}
+            if self._pins and self._undo_bytes() > PINNED_BYTES:
+                self._pins = {reader: pin for reader, pin in self._pins.items() if pin[1] == math.inf}
             through = min([self.committed, *(epoch for epoch, _ in self._pins.values())])
             every = [held for stage in self.stages.values() for held in stage.slices.values()]
         for held in every:
             with held.lock:
                 held.state.release(through)
 
+    def _undo_bytes(self) -> int:
+        return sum(held.state.undo_nbytes for stage in self.stages.values() for held in stage.slices.values())
+
     # --- checkpoint ---------------------------------------------------------------------------------------
 
     def checkpoint(self, epoch: int, slices: Sequence[int], pack: str) -> dict[str, Any]:
         """Write ``slices`` as of ``epoch`` into one pack, behind whatever epochs run meanwhile."""
         reader = f"checkpoint-{epoch}"
-        self.pin(reader, epoch)
+        self.pin(reader, epoch, math.inf)  # it is given back below, however long the writing takes
         try:
             nbytes = PackWriter().write(self.store, pack, self._copies(epoch, slices))
         finally:

@@ -62,7 +62,7 @@ class Staging:
             return True
 
     def seal(self, key: Key, entry: Staged, chunks: int, rows: int) -> None:
-        """The push is over: keep it if it is as long as it said it would be, since a broken one ends just as quietly."""
+        """The push is over. Keep it if it is as long as it said it would be: a broken one ends just as quietly."""
         with self._lock:
             entry.sealed = len(entry.chunks) == chunks and sum(chunk.rows.num_rows for chunk in entry.chunks) == rows
             if not entry.sealed and self._entries.get(key) is entry:

@@ -237,7 +237,7 @@ class Ledger:
         Returns where the cut was made. Manifests go before their packs, so that none ever names a missing
         pack.
         """
-        kept = self.manifests()[-2:]
+        kept = self.manifests(on_corrupt=lambda _: None)[-2:]
         if len(kept) < 2:
             return None
         oldest = kept[0].epoch

@@ -88,17 +88,23 @@ class SegmentWriter:
         self._narrow = np.dtype(np.uint8 if slices <= 256 else np.uint16)  # numpy sorts 8 and 16 bits by radix
         self._frames = FrameWriter(_KIND)
         self._parts: list[Part] = []
+        self._nbytes_taken = 0
         self._closed = False
         self._schemas: dict[int, tuple[int, pa.Schema]] = {}
         self._rows_of: dict[int, int] = {}
         self._chunks: list[tuple[int, int, int]] = []
-        self._messages: list[pa.Buffer] = []
+        self._messages: list[pa.Buffer | None] = []
         self._entries: list[npt.NDArray[np.void]] = []
 
     @property
     def nbytes(self) -> int:
         """Bytes so far; of the whole file, once closed."""
         return self._frames.nbytes
+
+    @property
+    def nbytes_held(self) -> int:
+        """Bytes that were not taken yet."""
+        return self._frames.nbytes - self._nbytes_taken
 
     @property
     def checksum(self) -> int:
@@ -153,14 +159,23 @@ class SegmentWriter:
         return chunks
 
     def chunks(self) -> Iterator[Chunk]:
-        """Every chunk so far, in write order, read from the serialised bytes without a copy."""
+        """Every chunk that is still held, in write order, read from the serialised bytes without a copy."""
         for (input, _, _), message, entries in zip(self._chunks, self._messages, self._entries, strict=True):
+            if message is None:
+                continue
             yield _chunk(input, message, self._schemas[input][1], entries)
 
     def parts(self) -> list[Part]:
-        """The file, as buffers to be written one behind the other. Closes the segment."""
+        """The file, or what of it was not taken yet, as buffers to be written one behind the other. Closes it."""
         self._close()
         return self._parts
+
+    def take_parts(self) -> list[Part]:
+        """What can be written already. For a task too large to be held: its chunks are not kept for a push either."""
+        taken, self._parts = self._parts, []
+        self._nbytes_taken = self._frames.nbytes
+        self._messages = [None] * len(self._messages)
+        return taken
 
     def to_bytes(self) -> bytes:
         """The file in one piece, for rows that travel inside the tag and end up inside ``prepare``."""

@@ -36,11 +36,13 @@ class Checkpointing:
         self._packs: list[Pack] = []
 
     def due(self, committed: int) -> bool:
-        return not self._running and committed - self._begun >= (1 if self.wanted else self._every)
+        if self._running:
+            return False
+        return committed > self.newest if self.wanted else committed - self._begun >= self._every
 
     def begin(self, epoch: int, fence: Fence, held: dict[str, frozenset[int]]) -> list[Instruction]:
         assert self.due(epoch), f"a checkpoint at {epoch} while one of {self._begun} runs"
-        self._begun, self._running, self.wanted = epoch, True, False
+        self._begun, self._running = epoch, True
         self._awaited, self._packs = len(held), []
         return [WriteCheckpoint(container, fence, slices, epoch) for container, slices in held.items()]
 
@@ -70,7 +72,7 @@ class Checkpointing:
 
     def stored(self, done: StoreManifest) -> list[Instruction]:
         assert done.epoch > self.newest, f"checkpoint {done.epoch} after {self.newest}"
-        second, self.newest = self.newest, done.epoch
+        second, self.newest, self.wanted = self.newest, done.epoch, False
         self.give_up()
         return [CutLog(done.fence, second)] if second else []
 

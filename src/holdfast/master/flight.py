@@ -35,6 +35,8 @@ class Flight:
     step: Instruction | None = None
     """The one intake, prepare, sink or commit under way."""
     sinks_done: set[str] = field(default_factory=set)
+    losses: int = 0
+    """Containers lost since the offer: an epoch that kills its containers must not do so for ever."""
     failure: Exception | None = None
     """Applying raised this; the epoch is being taken back on every slice."""
 

@@ -16,6 +16,7 @@ from collections import deque
 from dataclasses import replace
 from typing import NoReturn, TypeVar
 
+from holdfast.errors import ContainerError
 from holdfast.log.records import Fence
 from holdfast.master.checkpointing import Checkpointing
 from holdfast.master.flight import Flight, check_instructions, refuse
@@ -64,6 +65,8 @@ from holdfast.master.messages import (
 from holdfast.master.progress import NOWHERE, Progress
 
 STORY = 60
+LOSSES = 4
+"""So many losses in one epoch, for each container there should be, and the epoch is given up."""
 
 Asked = TypeVar("Asked", bound=Instruction)
 
@@ -214,6 +217,8 @@ class Master:
     def _lose(self, container: str) -> None:
         if container not in self._lost | self._living:
             self._coming = max(0, self._coming - 1)  # it died before it joined
+        elif container in self._living:
+            self._count_loss()
         self._lost.add(container)
         self._living.discard(container)
         self._progress.lose(container)
@@ -223,6 +228,20 @@ class Master:
                     self._give_up_checkpoint()
                 case ToContainer(container=to) if to == container:
                     del self._pending[instruction.id]
+
+    def _count_loss(self) -> None:
+        flight, job = self._flight, self._job
+        if job is None or flight is None or not (flight.waiting and flight.prepared):
+            return
+        flight.losses += 1
+        if flight.losses > LOSSES * job.containers:
+            self._fail(
+                ContainerError(
+                    f"Epoch {self.committed + 1} has cost {flight.losses} containers: they die when they work on it.",
+                    safe="The epoch is prepared and not committed; nothing of it is visible, nothing is lost.",
+                    todo="Look at run.status().events; if memory is short, start again with more or larger containers.",
+                )
+            )
 
     def _offer(self, batch: Batch) -> None:
         flight = self._flight
@@ -235,7 +254,7 @@ class Master:
         else:
             if flight is None:
                 flight = self._flight = Flight(batch)
-            flight.batch, flight.waiting = batch, True
+            flight.batch, flight.waiting, flight.losses = batch, True, 0
             self._attempt += 1
             self._progress.try_broken_again()
             if self._routing_stored < self._routing_version and not self._is_pending(StoreRouting):

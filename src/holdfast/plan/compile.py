@@ -106,9 +106,9 @@ class JobPlan:
 
     def fingerprint(self) -> dict[str, Any]:
         """What a store must agree on with a job that opens it."""
-        sources = sorted(
-            {leaf.name for item in self.inputs for leaf in leaves(item.node.parent) if isinstance(leaf, Source)}
-        )
+        # In the order in which the streaming plan has them: Spark tells their offsets apart by position alone.
+        nodes = [item.node.parent for item in self.at_level(1)] + [sink.node for sink in self.stateless_sinks]
+        sources = [leaf.name for node in nodes for leaf in leaves(node) if isinstance(leaf, Source)]
         stages = {
             item.plan.name: {
                 "level": item.plan.level,

@@ -18,6 +18,7 @@ from holdfast.spark.launcher import ContainerProcess, ContainerSettings, new_nam
 
 PING_SECONDS = 1.0
 SILENCE_SECONDS = 5.0
+UNCONFIRMED_SECONDS = 2.0
 
 
 class Fleet:
@@ -44,6 +45,8 @@ class Fleet:
     def start(self, count: int) -> list[str]:
         """Start ``count`` containers side by side; the names of those that host the job now."""
         with self._lock:
+            if self._closing.is_set():
+                return []
             names = [new_name(self._started + at) for at in range(count)]
             self._started += count
             processes = [ContainerProcess(name, self._settings, self._environment) for name in names]
@@ -94,14 +97,16 @@ class Fleet:
 
     def alive(self) -> list[str]:
         with self._lock:
-            return [name for name in self._clients if name not in self._gone]
+            return list(self._clients)
 
     def all(self) -> list[tuple[str, int, bool]]:
         with self._lock:
             return [(name, process.pid, process.alive) for name, process in self._processes.items()]
 
     def address(self, container: str) -> Address:
-        return self._clients[container].address
+        address = self._processes[container].address
+        assert address is not None, f"{container} has never listened"
+        return address
 
     def kill(self, container: str) -> None:
         process = self._processes.get(container)
@@ -129,6 +134,9 @@ class Fleet:
         with self._lock:
             first = container not in self._gone
             self._gone.add(container)
+            client = self._clients.pop(container, None)
+        if client is not None:
+            client.close()
         if first and not self._closing.is_set():
             self._lost(container, reason)
 
@@ -141,7 +149,10 @@ class Fleet:
                     self.call(name, "ping", {}, timeout=PING_SECONDS)
                     heard[name] = time.monotonic()
                 except (Unreachable, HoldfastError):
-                    if time.monotonic() - heard[name] > SILENCE_SECONDS:
+                    silent = time.monotonic() - heard[name]
+                    if silent > SILENCE_SECONDS + UNCONFIRMED_SECONDS:
+                        self._ended(name, "it was silent, and its end could not be confirmed")
+                    elif silent > SILENCE_SECONDS:
                         self._processes[name].kill()
 
 

@@ -11,7 +11,6 @@ believed.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -42,14 +41,14 @@ def hadoop_creator(spark: SparkSession, base_uri: str) -> Callable[[str, bytes],
     base = base_uri.rstrip("/")
     put = hadoop.put_renamed if hadoop.renames_in_one_step(base) else hadoop.put_object
 
-    def create(name: str, content: bytes) -> bool:
+    def create(uri: str, content: bytes) -> bool:
         try:
-            put(hadoop.path(f"{base}/{name}"), bytearray(content))
+            put(hadoop.path(uri), bytearray(content))
         except Py4JJavaError as error:
             if _java_class(error) in _EXISTS:
                 return False
             raise StoreError(
-                f"Could not write {base}/{name}: {error.java_exception.getMessage()}",
+                f"Could not write {uri}: {error.java_exception.getMessage()}",
                 safe="The file was not created.",
                 todo="Check that the store can be reached and written with the session's Hadoop settings.",
             ) from error
@@ -58,38 +57,12 @@ def hadoop_creator(spark: SparkSession, base_uri: str) -> Callable[[str, bytes],
     return create
 
 
-def read_file(spark: SparkSession, uri: str) -> bytes:
-    """The bytes of a file; ``FileNotFoundError`` if there is none."""
+def list_names(spark: SparkSession, uri: str) -> list[str]:
+    """The names in a folder; none if there is no folder."""
     hadoop = _Hadoop(spark)
     path = hadoop.path(uri)
-    try:
-        stream = path.getFileSystem(hadoop.configuration).open(path)
-    except Py4JJavaError as error:
-        if _java_class(error) == "FileNotFoundException":
-            raise FileNotFoundError(uri) from error
-        raise StoreError(
-            f"Could not read {uri}: {error.java_exception.getMessage()}",
-            todo="Check that it can be reached with the session's Hadoop settings.",
-        ) from error
-    try:
-        return bytes(stream.readAllBytes())
-    finally:
-        stream.close()
-
-
-def batch_offsets(spark: SparkSession, checkpoint: str, batch_id: int) -> str:
-    """The offset file of a micro-batch, as Spark wrote it before the batch ran; ``FileNotFoundError`` if it
-    is gone.
-    """
-    return read_file(spark, f"{checkpoint.rstrip('/')}/offsets/{batch_id}").decode()
-
-
-def query_id(spark: SparkSession, checkpoint: str) -> str:
-    """The id of the streaming query that owns a checkpoint; the same over restarts, another in a new
-    checkpoint.
-    """
-    found: str = json.loads(read_file(spark, f"{checkpoint.rstrip('/')}/metadata"))["id"]
-    return found
+    files = path.getFileSystem(hadoop.configuration)
+    return [status.getPath().getName() for status in files.listStatus(path)] if files.exists(path) else []
 
 
 class _Hadoop:

@@ -22,12 +22,14 @@ from holdfast import faults
 from holdfast.container import wire
 from holdfast.container.client import Address, Client
 from holdfast.errors import HoldfastError
+from holdfast.log.files import Part
 from holdfast.log.records import Fence
 from holdfast.log.segment import Chunk, SegmentWriter, segment_name
 from holdfast.log.store import Store
 
 TAG_SCHEMA = "tag string, rows binary"
-BLOCK_ROWS = 262_144
+BLOCK_ROWS = 131_072  # what is sorted at once: larger blocks fall out of the cache, smaller ones make short chunks
+HELD_BYTES = 64 << 20
 PUSH_SECONDS = 5.0
 
 
@@ -61,10 +63,7 @@ class Intake:
         assert context is not None, "intake runs inside a Spark task"
         task = _Task(self, context.partitionId(), context.taskAttemptId())
         try:
-            for batch in batches:
-                task.take(batch)
-                faults.place("task", "in-intake", self.fence.epoch)
-            tag, rows = task.finish()
+            tag, rows = task.run(iter(batches))
         except HoldfastError as error:
             raise RuntimeError(error.to_wire()) from error  # Spark passes text on, nothing else
         if tag is not None:
@@ -80,8 +79,52 @@ class _Task:
         self._pending: list[list[pa.RecordBatch]] = [[] for _ in range(intake.inputs)]
         self._pending_rows = 0
         self._input_rows = 0
+        self._spilled = False
 
-    def take(self, batch: pa.RecordBatch) -> None:
+    def run(self, batches: Iterator[pa.RecordBatch]) -> tuple[dict[str, Any] | None, bytes | None]:
+        """The task's tag and, if they are few, its rows. None if it had no rows."""
+        intake, writer = self._intake, self._writer
+        self._take_until(batches, max(HELD_BYTES, intake.inline_bytes))
+        if writer.rows == 0:
+            return None, None
+        name, rows = "", None
+        if writer.nbytes <= intake.inline_bytes:
+            rows = writer.to_bytes()
+            nbytes = len(rows)
+        else:
+            name = segment_name(intake.fence, intake.level, self._partition, self._attempt)
+            nbytes = intake.store.write(name, self._parts(batches))
+            if intake.push is not None and not self._spilled:
+                self._push(name, intake.push)
+        tag = {
+            "name": name,
+            "rows": writer.rows,
+            "bytes": nbytes,
+            "checksum": writer.checksum,
+            "partition": self._partition,
+            "task": self._attempt,
+            "input_rows": self._input_rows,
+            "partial": list(intake.partial),
+        }
+        return tag, rows
+
+    def _parts(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Part]:
+        """The file, written while rows still come: no task holds more than HELD_BYTES of its segment."""
+        while self._writer.nbytes_held > HELD_BYTES:
+            self._spilled = True
+            yield from self._writer.take_parts()
+            self._take_until(batches, HELD_BYTES)
+        yield from self._writer.parts()
+
+    def _take_until(self, batches: Iterator[pa.RecordBatch], held: int) -> None:
+        for batch in batches:
+            self._take(batch)
+            faults.place("task", "in-intake", self._intake.fence.epoch)
+            if self._writer.nbytes_held > held:
+                return
+        self._flush()
+
+    def _take(self, batch: pa.RecordBatch) -> None:
         for number, rows in self._split(batch):
             if number in self._intake.partial:
                 at = rows.schema.get_field_index("_n")
@@ -93,30 +136,6 @@ class _Task:
             self._pending_rows += rows.num_rows
         if self._pending_rows >= BLOCK_ROWS:
             self._flush()
-
-    def finish(self) -> tuple[dict[str, Any] | None, bytes | None]:
-        self._flush()
-        writer, intake = self._writer, self._intake
-        if writer.rows == 0:
-            return None, None
-        tag: dict[str, Any] = {
-            "name": "",
-            "rows": writer.rows,
-            "partition": self._partition,
-            "task": self._attempt,
-            "input_rows": self._input_rows,
-            "partial": list(intake.partial),
-        }
-        if writer.nbytes <= intake.inline_bytes:
-            rows = writer.to_bytes()
-            return tag | {"bytes": len(rows), "checksum": writer.checksum}, rows
-        name = segment_name(intake.fence, intake.level, self._partition, self._attempt)
-        tag["name"] = name
-        tag["bytes"] = intake.store.write(name, writer.parts())
-        tag["checksum"] = writer.checksum
-        if intake.push is not None:
-            self._push(name, intake.push)
-        return tag, None
 
     def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         if batch.num_rows == 0:
@@ -160,7 +179,7 @@ class _Task:
                 chunks.setdefault(chunk.input, []).append(chunk)
         with Client(address, push.token) as client:
             for input, mine in chunks.items():
-                # A stream that breaks off looks to its reader like one that ended: so it says beforehand how long it is.
+                # A stream that breaks off looks to its reader like one that ended, so it says first how long it is.
                 size = {"input": input, "chunks": len(mine), "rows": sum(chunk.rows.num_rows for chunk in mine)}
                 stream = client.push(head | size, mine[0].rows.schema, PUSH_SECONDS)
                 for chunk in mine:

@@ -23,7 +23,15 @@ from pyspark.sql import DataFrame
 
 from holdfast import faults
 from holdfast.container.client import Address, Unreachable
-from holdfast.errors import ContainerError, CorruptionError, EpochGone, FencedError, HoldfastError, from_wire
+from holdfast.errors import (
+    ContainerError,
+    CorruptionError,
+    EpochGone,
+    FencedError,
+    HoldfastError,
+    StoreError,
+    from_wire,
+)
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import Pack, pack_name
 from holdfast.log.records import Commit, Fence, Manifest, Prepare, SegmentRef
@@ -87,16 +95,19 @@ class Shell:
         self._queue: queue.SimpleQueue[m.Event | None] = queue.SimpleQueue()
         self._spark: queue.SimpleQueue[m.Instruction] = queue.SimpleQueue()
         self._gate = threading.Lock()  # held while an epoch runs, and by whoever stops the run
+        self._offering = 0
         self._stopping = False
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="holdfast-shell")
+        self._behind = ThreadPoolExecutor(16, thread_name_prefix="holdfast-behind")  # what no epoch waits for
         self._dispatcher = threading.Thread(target=self._dispatch, daemon=True, name="holdfast-master")
         self._dispatcher.start()
 
     # --- from outside -------------------------------------------------------------------------------------
 
-    def begin(self, started: m.Started, jobs: EpochJobs, counters: Mapping[str, int]) -> None:
+    def begin(self, started: m.Started, jobs: EpochJobs, counters: Mapping[str, int], clock: int) -> None:
         self._jobs = jobs
         self._counters = dict(counters)
+        self._clock = clock
         self.tell(started)
 
     def tell(self, event: m.Event) -> None:
@@ -111,8 +122,9 @@ class Shell:
     def offer(self, frame: DataFrame, batch: m.Batch) -> None:
         """``foreachBatch``: returns when the batch is a committed epoch, raises when it is not."""
         with self._gate:
+            self._offering = threading.get_ident()
             if self._stopping:
-                raise Stopping("the run is being stopped")
+                raise self._failed_with(Stopping("the run is being stopped"))
             if self.error is not None:
                 raise self.error
             began = time.perf_counter()
@@ -161,6 +173,12 @@ class Shell:
 
     def stop(self) -> None:
         """Let the epoch in flight end, and let no other begin."""
+        if self._gate.locked() and self._offering == threading.get_ident():
+            raise HoldfastError(
+                "A run cannot be stopped from inside one of its own sinks: it would wait for itself.",
+                safe="The run goes on.",
+                todo="Stop it from another thread.",
+            )
         self._stopping = True
         with self._gate:
             pass
@@ -168,7 +186,8 @@ class Shell:
     def close(self) -> None:
         self._queue.put(None)
         self._dispatcher.join(10)
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        for pool in (self._pool, self._behind):
+            pool.shutdown(wait=True, cancel_futures=True)
 
     def wait_for(self, true: Callable[[], bool], seconds: float) -> bool:
         with self._changed:
@@ -259,6 +278,8 @@ class Shell:
                         todo="Stop this driver. If it should run the job, stop the other one and start this one again.",
                     )
                 )
+            case m.NeedContainers() | m.WriteCheckpoint() | m.VerifyPacks() | m.StoreManifest() | m.CutLog():
+                self._behind.submit(self._background, instruction)
             case _:
                 self._pool.submit(self._background, instruction)
 
@@ -365,11 +386,11 @@ class Shell:
                 for manifest in self.ledger.manifests(self._note_corrupt)
                 if manifest.epoch <= instruction.checkpoint
             ]
-        failure: CorruptionError | None = None
-        for manifest in [*reversed(manifests), *([] if manifests and manifests[0].epoch > 1 else [None])][:2]:
+        failure: StoreError | None = None
+        for manifest in [*reversed(manifests), None][:2]:  # None: from the beginning of the log, if it is still there
             try:
                 figures = self._restore_from(instruction, manifest)
-            except CorruptionError as error:
+            except StoreError as error:
                 self._note_corrupt(error)
                 failure = failure or error
                 continue
@@ -429,12 +450,13 @@ class Shell:
             segments=tuple(refs),
             clock=self._clock,
             routing=self.machine.routing.version,
-            sinks={name: self._counters.get(name, -1) + 1 for name in self._sinks},
+            sinks=self._counters | {name: self._counters.get(name, -1) + 1 for name in self._sinks},
             attachments=tuple(attachments),
         )
         with self._ledger_lock:
             stored = self.ledger.put_prepare(ours)
         self._prepares[stored.level] = stored
+        self._clock = max(self._clock, stored.clock)
         faults.place("driver", "after-prepare", stored.fence.epoch)
         return m.Prepared(stored.level, stored.fence, m.Batch(stored.query_id, stored.batch_id, stored.offsets))
 
@@ -502,8 +524,9 @@ class Shell:
                     faults.place("driver", "after-segments", fence.epoch)
                     self.tell(m.IntakeDone(instruction.id, tags))
                 case m.RunSink(fence=fence, sink=name):
-                    counter = self._stored_prepare(fence.epoch, 1).sinks[name]
-                    self._jobs.sink(frame, fence.epoch, self._sinks[name], counter)
+                    counters = self._stored_prepare(fence.epoch, 1).sinks
+                    if name in counters:  # else the sink is younger than the epoch, and not part of it
+                        self._jobs.sink(frame, fence.epoch, self._sinks[name], counters[name])
                     self.tell(m.SinkDone(instruction.id))
                 case _:
                     raise AssertionError(f"not a job of Spark's: {instruction}")
@@ -518,7 +541,7 @@ class Shell:
         self.events.append(RunEvent(kind, text, time.time(), seconds, self.machine.committed))
         LOG.info("%s: %s", kind, text)
 
-    def _note_corrupt(self, error: CorruptionError) -> None:
+    def _note_corrupt(self, error: StoreError) -> None:
         self._note("corrupt", str(error).splitlines()[0])
 
     def _note_failure(self, instruction: m.Instruction, error: Exception) -> None:

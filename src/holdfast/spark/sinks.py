@@ -20,6 +20,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, StructField, StructType
 
 from holdfast.errors import PlanError
+from holdfast.spark.hadoop import list_names
 from holdfast.spark.types import simple_type
 
 EPOCH_COLUMN = "_epoch"
@@ -115,6 +116,13 @@ class FileSink:
                 todo="Select one string column and write with partition_by=['_epoch'], or use json.",
             )
         self._sink = _file_stream_sink(spark, name, format, options, partition_by, schema)
+        self.path = _option(options, "path") or ""
+        self._spark = spark
+
+    def newest(self) -> int:
+        """The number of the last epoch in the folder's own log; -1 if there is none."""
+        names = list_names(self._spark, f"{self.path}/_spark_metadata")
+        return max((int(name.split(".")[0]) for name in names if name.split(".")[0].isdigit()), default=-1)
 
     def write(self, df: DataFrame, epoch: int, counter: int) -> None:
         self._sink.addBatch(counter, df.withColumn(EPOCH_COLUMN, sf.lit(epoch).cast("bigint"))._jdf)

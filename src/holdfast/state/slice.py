@@ -66,6 +66,10 @@ class SliceState(Protocol):
     @property
     def nbytes(self) -> int: ...
 
+    @property
+    def undo_nbytes(self) -> int:
+        """How much of it is only there to undo epochs or to read older ones."""
+
 
 class SliceOperator(Protocol):
     """What a columnar slice asks of its operator."""
@@ -223,7 +227,11 @@ class ColumnarSlice:
 
     @property
     def nbytes(self) -> int:
-        return self._table.nbytes + sum(undo.nbytes for undo in self._undo)
+        return self._table.nbytes + self.undo_nbytes
+
+    @property
+    def undo_nbytes(self) -> int:
+        return sum(undo.nbytes for undo in self._undo)
 
     def _as_of(self, epoch: int) -> Snapshot:
         if epoch == self.epoch:
