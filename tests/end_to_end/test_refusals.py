@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow.flight as flight
 import pytest
-from kit import Drill
+from kit import Drill, finish
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import holdfast as hf
 from holdfast.container.client import Address, Client
-from holdfast.log.ledger import Ledger
-from holdfast.log.store import Store
 from holdfast.spark import launcher
 
 pytestmark = pytest.mark.spark
@@ -232,17 +231,22 @@ def test_an_old_master_is_refused(running: tuple[hf.Run, hf.AggregatedStream]) -
 
 def test_two_drivers_on_one_store(tmp_path: Path) -> None:
     """The second takes the job over; the first stops by itself and writes nothing more."""
-    drill = Drill(tmp_path, files=10)
+    drill = Drill(tmp_path, files=4, config={"slow": str(tmp_path / "faults")})
+    drill.plant("dawdle")
     first = drill.start()
-    ledger = Ledger(Store(str(tmp_path / "store")), "main")
-    while (commit := ledger.last_committed()) is None or commit.fence.epoch < 2:
+    while drill.planted:  # until a task of the first one falls asleep
         assert first.poll() is None, first.stderr.read() if first.stderr else ""
+        time.sleep(0.1)
     second = drill.run()
-    _, said = first.communicate(timeout=60)
     assert second.code == 0, second.error
-    assert first.returncode != 0
-    assert "FencedError" in said or "concurrent" in said.lower(), said[-3000:]
     drill.check()
+    before = decided(tmp_path / "store")
+    ended = finish(first)
+    assert ended.code == 3, ended.error[-3000:]
+    assert "FencedError" in ended.error
+    assert "incarnation 2 has taken over" in ended.error
+    assert {name for name in decided(tmp_path / "store") if "/log/" not in name} <= set(before)
+    drill.check_sinks()
 
 
 def test_refused_before_anything_starts(tmp_path: Path, spark: SparkSession) -> None:

@@ -145,6 +145,7 @@ class ContainerService(flight.FlightServerBase):
         job = self._job(header)
         outputs = job.outputs(header["stage"], header["slices"], header["epoch"], header["mode"])
         batches = [batch for _, batch in outputs if batch.num_rows]
+        faults.place("container", "mid-sink", header["epoch"])
         if not batches:
             return {}, []
         return {}, [_stream(batches[0].schema, [pa.concat_batches(batches)])]

@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from holdfast.errors import FullDiskError, StoreError
-from holdfast.log.files import TEMPORARY, ArrowFiles, Files, LocalFiles, Part
+from holdfast.log.files import ArrowFiles, Files, LocalFiles, Part
 
 Creator = Callable[[str, bytes], bool]
 Names = list[str]  # inside the class, list is the method
@@ -139,10 +139,10 @@ class Store:
             return True
 
     def list(self, folder: str = "") -> Names:
-        """The names of the files in a folder, sorted, without those in the making. No folder: none."""
+        """The names of the files in a folder, sorted, without hidden ones (in the making, or Hadoop's checksums)."""
         with self._explained(folder, "list"):
             files, _ = self._files.list(self._at(folder))
-        return sorted(name for name in files if not name.endswith(TEMPORARY))
+        return sorted(name for name in files if not name.startswith("."))
 
     def list_folders(self, folder: str = "") -> Names:
         with self._explained(folder, "list"):
