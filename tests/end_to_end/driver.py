@@ -68,7 +68,7 @@ def dawdling(frame: DataFrame, folder: str) -> DataFrame:
                 (Path(folder) / "dawdle").unlink()
             except FileNotFoundError:
                 return key
-            time.sleep(30)
+            time.sleep(20)
         return key
 
     return frame.withColumn("k", F.udf(dawdle, LongType())("k"))

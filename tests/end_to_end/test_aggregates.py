@@ -124,16 +124,24 @@ def test_least_and_largest(tmp_path: Path, spark: SparkSession, data: tuple[Data
 
 
 def test_keys_of_every_type(tmp_path: Path, spark: SparkSession, data: tuple[DataFrame, DataFrame]) -> None:
+    """One job with a stage for each: every one of them gets its own input in the same segments."""
     stream, table = data
-    for column in KEYS:
-        check(
-            spark, tmp_path / column, stream, [column], table.groupBy(column).agg(F.count("*").alias("n")), n=hf.count()
-        )
+    job = hf.Job("keys", spark, store=str(tmp_path / "store"))
+    rows = job.read(stream)
+    stages = {column: rows.key_by(column).agg(rows=hf.count(), most=hf.max("l")) for column in KEYS}
+    with job.start(containers=2, slices=5, trigger={"availableNow": True}, checkpoint_every=1) as run:
+        run.await_termination()
+        run.kill(run.status().containers[0].name)
+        for column, stage in stages.items():
+            truth = table.groupBy(column).agg(F.count("*").alias("rows"), F.max("l").alias("most"))
+            found = run.state(stage).to_df().drop("_epoch")
+            assert found.dtypes == truth.dtypes
+            assert sorted(map(plain, found.collect())) == sorted(map(plain, truth.collect())), column
 
 
 def test_keys_of_many_columns(tmp_path: Path, spark: SparkSession, data: tuple[DataFrame, DataFrame]) -> None:
     stream, table = data
-    check(spark, tmp_path, stream, KEYS, table.groupBy(*KEYS).agg(F.sum("l").alias("n")), n=hf.sum("l"))
+    check(spark, tmp_path, stream, KEYS, table.groupBy(*KEYS).agg(F.sum("l").alias("sum")), sum=hf.sum("l"))
 
 
 def test_first_last_and_distinct(tmp_path: Path, spark: SparkSession, data: tuple[DataFrame, DataFrame]) -> None:

@@ -67,7 +67,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
 
 def test_speculation(tmp_path: Path, cluster: str) -> None:
     """Both attempts of a slow task write a segment; one is named in prepare, the other is garbage."""
-    drill = Drill(tmp_path, files=4, config={"slow": str(tmp_path / "faults"), "master": cluster})
+    drill = Drill(tmp_path, files=2, config={"slow": str(tmp_path / "faults"), "master": cluster})
     drill.plant("dawdle")
     ended = drill.run(
         spark={
