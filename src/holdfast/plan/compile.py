@@ -21,6 +21,7 @@ from holdfast.operators.aggregate import AggregateOperator, AggregateSpec, Stage
 from holdfast.operators.aggregate import Column as KeyColumn
 from holdfast.plan.graph import DIFF, Node, Sink, Source, Stage, evaluate, leaves
 from holdfast.plan.stage import StagePlan
+from holdfast.spark.hashing import can_hash
 from holdfast.spark.types import aggregate_result_type, key_type_error
 
 MAX_SLICES = 32_768
@@ -35,12 +36,17 @@ class StageInput:
     upstream: tuple[Stage, ...]
     values: tuple[Column, ...]
 
+    @property
+    def hashed_at_intake(self) -> bool:
+        """Whether the intake computes the keys' hash itself, so that it need not cross from Spark."""
+        return can_hash([key.type for key in self.plan.operator.keys])
+
     def rows(self, frame: DataFrame) -> DataFrame:
         """The intake's columns, from the frame that the stage's parent evaluates to."""
         keys = [column(key) for key in self.node.keys]
         hidden = [F.col(DIFF)] if self.plan.operator.updating_input else []
         return frame.select(
-            F.xxhash64(*keys).alias("_h"),
+            *([] if self.hashed_at_intake else [F.xxhash64(*keys).alias("_h")]),
             *hidden,
             *[key.alias(f"k{at}") for at, key in enumerate(keys)],
             *[value.alias(f"v{at}") for at, value in enumerate(self.values)],

@@ -106,7 +106,8 @@ class EpochJobs:
                 rows, partial = preaggregated(inputs[0], rows), (0,)
         else:
             rows = self.plan.higher_rows(level, lambda stage: self._scan(session, stage, fence.epoch, "changelog"))
-        task = Intake(self.store, fence, level, self.slices, len(inputs), partial, push=self._push())
+        keys = tuple(len(item.plan.operator.keys) if item.hashed_at_intake else 0 for item in inputs)
+        task = Intake(self.store, fence, level, self.slices, keys, partial, push=self._push())
         answers = rows.mapInArrow(lambda batches: task(batches), TAG_SCHEMA).collect()
         tags = [_tag(row) for row in answers]
         self.seconds[f"intake{level}"] = time.perf_counter() - began
@@ -163,7 +164,7 @@ def preaggregated(item: StageInput, rows: DataFrame) -> DataFrame:
     keys = _keys(item)
     grouped = partial_aggregate(rows, keys, _partials(item))
     assert grouped is not None, "asked before: preaggregable"
-    return grouped.select(F.xxhash64(*keys).alias("_h"), "*")
+    return grouped if item.hashed_at_intake else grouped.select(F.xxhash64(*keys).alias("_h"), "*")
 
 
 def _keys(item: StageInput) -> list[str]:

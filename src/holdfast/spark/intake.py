@@ -26,6 +26,7 @@ from holdfast.log.files import Part
 from holdfast.log.records import Fence
 from holdfast.log.segment import Chunk, SegmentWriter, segment_name
 from holdfast.log.store import Store
+from holdfast.spark.hashing import xxhash64
 
 TAG_SCHEMA = "tag string, rows binary"
 BLOCK_ROWS = 131_072  # what is sorted at once: larger blocks fall out of the cache, smaller ones make short chunks
@@ -51,7 +52,9 @@ class Intake:
     fence: Fence
     level: int
     slices: int
-    inputs: int  # 1: the columns are the rows; more: `_input` tells which of the structs `i0`, `i1`, … has the row
+    # For each input, how many key columns are to be hashed here; 0: Spark has put their hash into `_h`. With one input
+    # the columns are the rows; with more, `_input` tells which of the structs `i0`, `i1`, … has the row.
+    hashed_keys: tuple[int, ...]
     partial: tuple[int, ...] = ()
     inline_bytes: int = 65_536
     push: Push | None = None
@@ -76,7 +79,7 @@ class _Task:
         self._partition = partition
         self._attempt = attempt
         self._writer = SegmentWriter(intake.slices)
-        self._pending: list[list[pa.RecordBatch]] = [[] for _ in range(intake.inputs)]
+        self._pending: list[list[pa.RecordBatch]] = [[] for _ in intake.hashed_keys]
         self._pending_rows = 0
         self._input_rows = 0
         self._spilled = False
@@ -140,11 +143,11 @@ class _Task:
     def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         if batch.num_rows == 0:
             return
-        if self._intake.inputs == 1:
+        if len(self._intake.hashed_keys) == 1:
             yield 0, batch
             return
         which = batch.column(batch.schema.get_field_index("_input"))
-        for number in range(self._intake.inputs):
+        for number in range(len(self._intake.hashed_keys)):
             struct = batch.column(batch.schema.get_field_index(f"i{number}"))
             mine = struct.filter(pc.equal(which, number))
             if len(mine):
@@ -154,6 +157,8 @@ class _Task:
         for number, batches in enumerate(self._pending):
             if batches:
                 block = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+                if keys := self._intake.hashed_keys[number]:
+                    block = with_hashes(block, keys)
                 self._writer.append(number, block, slice_numbers(block, self._intake.slices))
                 batches.clear()
         self._pending_rows = 0
@@ -187,6 +192,13 @@ class _Task:
                         chunk.rows, wire.pack({}, chunk.slices.tobytes(), chunk.bounds.tobytes())
                     )
                 stream.close()
+
+
+def with_hashes(rows: pa.RecordBatch, keys: int) -> pa.RecordBatch:
+    """The rows with ``_h`` in front: Spark's hash of ``k0``, ``k1``, …"""
+    hashes = xxhash64([rows.column(rows.schema.get_field_index(f"k{at}")) for at in range(keys)])
+    column = pa.Array.from_buffers(pa.int64(), len(hashes), [None, pa.py_buffer(hashes)])
+    return pa.RecordBatch.from_arrays([column, *rows.columns], names=["_h", *rows.schema.names])
 
 
 def slice_numbers(rows: pa.RecordBatch, slices: int) -> np.ndarray:
