@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -244,15 +244,23 @@ def finish(process: subprocess.Popen[str], timeout: float = 150) -> Ended:
             raise AssertionError(f"the driver did not end in {timeout} s")
         time.sleep(0.05)
     assert process.stderr is not None
-    left = [child for child in watched if "holdfast.container" in " ".join(_command(child))]
-    _, alive = psutil.wait_procs(left, timeout=2)
-    assert not alive, f"containers outlived their driver: {alive}"
-    _, alive = psutil.wait_procs(watched, timeout=10)
-    for orphan in alive:
+    containers = [child for child in watched if "holdfast.container" in " ".join(_command(child))]
+    assert not _alive_after(2, containers), "containers outlived their driver"
+    for orphan in _alive_after(10, watched):  # Spark's own: the JVM and its Python workers
         orphan.kill()
     error = process.stderr.read()
     process.stderr.close()
     return Ended(process.wait(), error)
+
+
+def _alive_after(seconds: float, processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Those that still run; a zombie that nobody reaps does not."""
+    deadline = time.monotonic() + seconds
+    while True:
+        alive = [process for process in processes if _command(process)]
+        if not alive or time.monotonic() > deadline:
+            return alive
+        time.sleep(0.05)
 
 
 def _command(process: psutil.Process) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from pathlib import Path
 
 import pytest
@@ -87,12 +89,15 @@ def test_spark_workers_killed(
     drill.check()
 
 
-@pytest.mark.parametrize("place", [place for place in faults.PLACES if place != "in-intake"])
-def test_driver_killed(tmp_path: Path, place: str) -> None:
-    drill = Drill(tmp_path, files=4)
-    drill.plant(f"driver@{place}@3")
-    ended = drill.run()
-    assert ended.killed, ended.error
+def test_driver_killed_at_every_place(tmp_path: Path) -> None:
+    """Six epochs, six kill points, seven drivers: each goes on where the one before it died."""
+    places = [place for place in faults.PLACES if place != "in-intake"]
+    drill = Drill(tmp_path, files=len(places))
+    drill.plant(*[f"driver@{place}@{number}" for number, place in enumerate(places, 1)])
+    for place in places:
+        ended = drill.run()
+        assert ended.killed, f"{place}: {ended.error}"
+    assert drill.planted == []
     ended = drill.run()
     assert ended.code == 0, ended.error
     drill.check()
@@ -162,3 +167,18 @@ def test_a_plan_that_is_not_deterministic(tmp_path: Path) -> None:
         "JOIN logged b ON a.k0 = b.k0 AND b.epoch <= a.epoch GROUP BY a.k0, a.epoch",
         logged=logged,
     )
+
+
+def test_a_silent_container_is_killed_and_replaced(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped, not dead: its port still listens, nobody answers."""
+    drill = Drill(tmp_path)
+
+    def silence(run: hf.Run) -> None:
+        assert run._shell.wait_for(lambda: run._shell.machine.committed >= 1, 60)
+        os.kill(run.status().containers[0].pid, signal.SIGSTOP)
+
+    drill.run_here(spark, monkeypatch, silence)
+    assert [kind for kind, _ in drill.report["events"]].count("lost") == 1
+    drill.check()

@@ -277,3 +277,23 @@ def test_refused_before_anything_starts(tmp_path: Path, spark: SparkSession) -> 
     with pytest.raises(hf.PlanError, match="nonsense"):
         job.start()
     assert not (tmp_path / "store" / "owner").exists()
+
+
+def test_a_sink_folder_of_another_store(drill: Drill, go: Runner) -> None:
+    """Spark's file sink skips epochs it believes to have: with another store's folder it would skip ours."""
+    go(drill)
+    with pytest.raises(hf.StoreError, match="where 3 epochs of it are, but this store knows of 0"):
+        go(drill, store=str(drill.base / "other"))
+    drill.check_sinks()
+    shutil.rmtree(drill.base / "out" / "json")
+    with pytest.raises(hf.StoreError, match="where 0 epochs of it are, but this store knows of 3"):
+        go(drill)
+
+
+def test_the_same_job_twice_in_one_session(running: tuple[hf.Run, hf.AggregatedStream]) -> None:
+    run, counts = running
+    with pytest.raises(hf.StoreError, match="runs in this session already"):
+        run.job.start()
+    run.process_all_available()
+    assert run.state(counts).epoch == 0
+    assert run.state(counts).to_arrow().num_rows > 0

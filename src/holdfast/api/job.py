@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,7 +15,6 @@ from pyspark.sql.types import StructType
 from holdfast.api.aggregates import Aggregate
 from holdfast.api.stream import AggregatedStream, Stream
 from holdfast.errors import PlanError
-from holdfast.java import find_java
 from holdfast.plan.compile import MAX_SLICES, JobPlan, StageInput, compile_stage, output_schema
 from holdfast.plan.graph import DIFF, Sink, Source, Stage, leaves, refuse_stateful
 from holdfast.spark.source import HoldfastDataSource
@@ -31,7 +32,7 @@ class Job:
     def __init__(self, name: str, spark: SparkSession, *, store: str) -> None:
         if not name or "/" in name:
             raise PlanError(f"'{name}' cannot be a job's name.", todo="Use letters, digits, dashes and dots.")
-        find_java()
+        _share_python(spark)
         self.name = name
         self.spark = spark
         self.store = store
@@ -134,6 +135,13 @@ class Job:
 
     def _level(self, stage: Stage) -> int:
         return next(item.plan.level for item in self._inputs if item.node is stage)
+
+
+def _share_python(spark: SparkSession) -> None:
+    """Without PYSPARK_PYTHON Spark takes the first python3 of the path; locally the driver's own is the right one."""
+    context = spark.sparkContext
+    if (context.master or "").startswith("local") and not os.environ.get("PYSPARK_PYTHON"):
+        context.pythonExec = sys.executable
 
 
 def _refuse_trigger(trigger: Mapping[str, Any] | None) -> None:

@@ -186,11 +186,20 @@ class Run:
             counters,
             last.clock if last else 0,
         )
-        # The first intake needs no container, so Spark may begin while they start.
-        self._start_query(options["trigger"])
+        if not committed and not prepared:
+            # The first intake needs no container, so Spark may begin while they start.
+            self._start_query(options["trigger"])
         if not shell.wait_for(lambda: shell.machine.gathered, READY_SECONDS):
             raise ContainerError(f"The containers of job '{self.job.name}' did not come up in {READY_SECONDS:.0f} s.")
         self._raise_error()
+        if self.query is None:
+            # State that cannot be brought back must be known before anything new is written.
+            while not shell.wait_for(lambda: shell.machine.whole or shell.restore_failure is not None, 60):
+                pass
+            self._raise_error()
+            if shell.restore_failure is not None:
+                raise shell.restore_failure
+            self._start_query(options["trigger"])
 
     def _check_sinks(self, counters: dict[str, int], prepared: bool) -> None:
         """Spark's file sink skips numbers that it has seen: a folder must be as far as this store says it is."""

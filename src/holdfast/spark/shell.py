@@ -82,6 +82,7 @@ class Shell:
         self.events: deque[RunEvent] = deque(maxlen=EVENTS_KEPT)
         self.error: HoldfastError | None = None  # the run is over
         self.failure: Exception | None = None  # the last offered batch failed
+        self.restore_failure: Exception | None = None  # slices that could not be brought back
         self._fleet = fleet
         self._sinks = sinks
         self._jobs: EpochJobs | None = None
@@ -310,6 +311,10 @@ class Shell:
                 return
             self._note_failure(instruction, error)
             self.tell(m.Failed(instruction.id, error))
+            if isinstance(instruction, m.Restore):
+                with self._changed:
+                    self.restore_failure = error
+                    self._changed.notify_all()
             return
         if answer is not None:
             self.tell(answer)
