@@ -40,15 +40,23 @@ if TYPE_CHECKING:
         StoreError,
         TokenError,
     )
+    from holdfast.master.autoscaling import Autoscale
+    from holdfast.recovery.policies import Chained, Store
+    from holdfast.safety.policies import Delta, Sync
+    from holdfast.spark.fleet import Silence
+    from holdfast.spark.history import Ongoing, RunEvent
 
 __version__ = "0.1.0"
 
 _PLACES = {
     "Aggregate": "holdfast.api.aggregates",
     "AggregatedStream": "holdfast.api.stream",
+    "Autoscale": "holdfast.master.autoscaling",
+    "Chained": "holdfast.recovery.policies",
     "ContainerError": "holdfast.errors",
     "ContainerStatus": "holdfast.api.status",
     "CorruptionError": "holdfast.errors",
+    "Delta": "holdfast.safety.policies",
     "EpochGone": "holdfast.errors",
     "FencedError": "holdfast.errors",
     "FormatError": "holdfast.errors",
@@ -58,13 +66,18 @@ _PLACES = {
     "JavaError": "holdfast.errors",
     "Job": "holdfast.api.job",
     "KeyedStream": "holdfast.api.stream",
+    "Ongoing": "holdfast.spark.history",
     "PlanError": "holdfast.errors",
     "Run": "holdfast.api.run",
+    "RunEvent": "holdfast.spark.history",
+    "Silence": "holdfast.spark.fleet",
     "StageStatus": "holdfast.api.status",
     "State": "holdfast.api.state",
     "Status": "holdfast.api.status",
+    "Store": "holdfast.recovery.policies",
     "StoreError": "holdfast.errors",
     "Stream": "holdfast.api.stream",
+    "Sync": "holdfast.safety.policies",
     "TokenError": "holdfast.errors",
     "approx_distinct": "holdfast.api.aggregates",
     "count": "holdfast.api.aggregates",
@@ -81,9 +94,12 @@ _PLACES = {
 __all__ = [
     "Aggregate",
     "AggregatedStream",
+    "Autoscale",
+    "Chained",
     "ContainerError",
     "ContainerStatus",
     "CorruptionError",
+    "Delta",
     "EpochGone",
     "FencedError",
     "FormatError",
@@ -93,13 +109,18 @@ __all__ = [
     "JavaError",
     "Job",
     "KeyedStream",
+    "Ongoing",
     "PlanError",
     "Run",
+    "RunEvent",
+    "Silence",
     "StageStatus",
     "State",
     "Status",
+    "Store",
     "StoreError",
     "Stream",
+    "Sync",
     "TokenError",
     "approx_distinct",
     "count",

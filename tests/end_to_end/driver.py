@@ -109,7 +109,9 @@ def drive(config: dict[str, Any], spark: SparkSession, during: Callable[[hf.Run]
     job, streams = build(config, spark)
     run = job.start(
         containers=config.get("containers", 2),
-        checkpoint_every=config.get("checkpoint_every", 3),
+        safety=hf.Delta(
+            config.get("backups", 1), every=config.get("copy_every", 1), store_every=config.get("store_every", 3)
+        ),
         slices=config.get("slices", 16),
         trigger={"availableNow": True},
         preaggregate=config.get("preaggregate", "auto"),

@@ -85,7 +85,7 @@ def check(
 ) -> None:
     job = hf.Job("types", spark, store=str(path / "store"))
     kept = job.read(stream).key_by(*keys).agg(**aggregates)
-    with job.start(containers=2, slices=5, trigger={"availableNow": True}, checkpoint_every=1) as run:
+    with job.start(containers=2, slices=5, trigger={"availableNow": True}, safety=hf.Delta(store_every=1)) as run:
         run.await_termination()
         run.kill(run.status().containers[0].name)  # so that what is compared has been through a checkpoint
         found = run.state(kept).to_df().drop("_epoch")
@@ -129,7 +129,7 @@ def test_keys_of_every_type(tmp_path: Path, spark: SparkSession, data: tuple[Dat
     job = hf.Job("keys", spark, store=str(tmp_path / "store"))
     rows = job.read(stream)
     stages = {column: rows.key_by(column).agg(rows=hf.count(), most=hf.max("l")) for column in KEYS}
-    with job.start(containers=2, slices=5, trigger={"availableNow": True}, checkpoint_every=1) as run:
+    with job.start(containers=2, slices=5, trigger={"availableNow": True}, safety=hf.Delta(store_every=1)) as run:
         run.await_termination()
         run.kill(run.status().containers[0].name)
         for column, stage in stages.items():

@@ -130,7 +130,7 @@ def test_random_drill(
         "shape": draw.choice(["one", "two"]),
         "containers": draw.randint(1, 4),
         "slices": draw.choice([1, 5, 16, 64]),
-        "checkpoint_every": draw.randint(1, 4),
+        "store_every": draw.randint(1, 4),
         "push": draw.choice([True, False]),
         "preaggregate": draw.choice([True, False, "auto"]),
     }
@@ -150,9 +150,9 @@ def test_a_plan_that_is_not_deterministic(tmp_path: Path) -> None:
     drill = Drill(tmp_path, files=5, config={"random": True, "preaggregate": False})
     drill.plant("container@mid-apply@2", "driver@after-prepare@3", "driver@after-segments@4")
     for _ in range(2):
-        ended = drill.run(checkpoint_every=100)
+        ended = drill.run(store_every=100)
         assert ended.killed, ended.error
-    ended = drill.run(checkpoint_every=100)
+    ended = drill.run(store_every=100)
     assert ended.code == 0, ended.error
     logged = drill.logged_rows()
     drill.equal(

@@ -95,13 +95,13 @@ def test_a_newer_format(drill: Drill, go: Runner) -> None:
 
 
 def test_a_corrupted_segment_that_was_the_only_copy(drill: Drill, go: Runner) -> None:
-    go(drill, checkpoint_every=100)
+    go(drill, store_every=100)
     segment = sorted((drill.base / "store" / "main" / "log").glob("0000000002.*"))[0]
     flip(segment)
     before = decided(drill.base / "store")
     more_input(drill, 1)
     with pytest.raises(hf.CorruptionError) as caught:
-        go(drill, checkpoint_every=100)
+        go(drill, store_every=100)
     assert segment.name in caught.value.what
     assert "epoch 2" in caught.value.what
     assert '{"logOffset":1}' in caught.value.what
@@ -126,7 +126,7 @@ def test_a_corrupted_segment_while_live_state_exists(drill: Drill, go: Runner) -
         assert shell.wait_for(lambda: any(event.kind == "checkpoint" for event in shell.events), 60)
         run.kill(run.status().containers[0].name)
 
-    go(drill, during, checkpoint_every=100)
+    go(drill, during, store_every=100)
     kinds = [kind for kind, _ in drill.report["events"]]
     assert "corrupt" in kinds
     assert "lost" in kinds
@@ -134,14 +134,14 @@ def test_a_corrupted_segment_while_live_state_exists(drill: Drill, go: Runner) -
 
 
 def test_a_corrupted_checkpoint_falls_back_to_the_one_before(drill: Drill, go: Runner) -> None:
-    go(drill, checkpoint_every=1)
+    go(drill, store_every=1)
     packs = sorted((drill.base / "store" / "main" / "checkpoint").glob("*.pack"))
     newest = packs[-1].name.split("-")[0]
     for pack in packs:
         if pack.name.startswith(newest):
             flip(pack)
     more_input(drill, 1)
-    go(drill, checkpoint_every=1)
+    go(drill, store_every=1)
     assert "corrupt" in [kind for kind, _ in drill.report["events"]]
     drill.check()
 

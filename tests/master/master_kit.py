@@ -2,39 +2,52 @@
 
 from __future__ import annotations
 
-from holdfast.master.machine import Master
-from holdfast.master.messages import (
+from holdfast.master.events import (
+    Activated,
     Answer,
     Applied,
-    Apply,
     Batch,
     BatchOffered,
     CheckpointWritten,
     CommitStored,
     ContainerJoined,
+    CopiesSent,
+    Demoted,
+    Dropped,
     Event,
-    Instruction,
     IntakeDone,
     ManifestStored,
     PacksVerified,
     Prepared,
     PrepareStored,
-    Restore,
     Restored,
     RoutingStored,
-    RunIntake,
-    RunSink,
     SinkDone,
     Started,
+    Undone,
+)
+from holdfast.master.instructions import (
+    Activate,
+    Apply,
+    Demote,
+    DropCopies,
+    Forget,
+    Instruction,
+    Restore,
+    RunIntake,
+    RunSink,
+    SendCopies,
     StoreCommit,
     StoreManifest,
     StorePrepare,
     StoreRouting,
     Undo,
-    Undone,
     VerifyPacks,
     WriteCheckpoint,
 )
+from holdfast.master.machine import Master
+from holdfast.safety.intervals import Interval
+from holdfast.safety.policies import Terms
 
 
 def batch(number: int, offsets: str | None = None, query: str = "q") -> Batch:
@@ -54,9 +67,17 @@ def success(instruction: Instruction) -> Answer:
         case StorePrepare(fence=fence, level=level, batch=of):
             return PrepareStored(to, Prepared(level, fence, of))
         case Apply():
-            return Applied(to)
+            return Applied(to, tuple((slice_, 0) for slice_ in instruction.digests))
         case Undo():
             return Undone(to)
+        case Activate():
+            return Activated(to)
+        case SendCopies(epoch=epoch, to=peers):
+            return CopiesSent(to, tuple((peer, slice_, epoch) for peer, slices in peers for slice_ in slices))
+        case Demote():
+            return Demoted(to)
+        case Forget() | DropCopies():
+            return Dropped(to)
         case RunSink():
             return SinkDone(to)
         case StoreCommit(fence=fence, batch=of):
@@ -79,8 +100,10 @@ class Play:
             "levels": 1,
             "sinks": ("files",),
             "slices": 4,
-            "checkpoint_every": 100,
+            "safety": Terms(store_every=Interval(epochs=100)),
         }
+        if every := started.pop("checkpoint_every", None):
+            facts["safety"] = Terms(store_every=Interval(epochs=int(str(every))))
         self.master = master()
         self.open: list[Instruction] = []
         self.asked: list[Instruction] = []

@@ -18,41 +18,57 @@ from dataclasses import dataclass, field
 from master_kit import success
 
 from holdfast.errors import ContainerError, StoreError
-from holdfast.master.machine import Master
-from holdfast.master.messages import (
-    Apply,
+from holdfast.log.records import Fence
+from holdfast.master.events import (
+    Applied,
     Batch,
     BatchOffered,
     CheckpointWritten,
+    Clock,
     CommitStored,
     ContainerJoined,
     ContainerLost,
-    CutLog,
+    CopiesSent,
     Event,
-    FailBatch,
     Failed,
-    Fence,
-    FinishBatch,
-    Instruction,
     IntakeDone,
-    NeedContainers,
+    MoveWanted,
     OwnerSeen,
     Prepared,
     PrepareStored,
+    ScaleWanted,
+    Started,
+)
+from holdfast.master.instructions import (
+    Activate,
+    Apply,
+    CutLog,
+    Demote,
+    DropCopies,
+    EndContainer,
+    FailBatch,
+    FinishBatch,
+    Forget,
+    Instruction,
+    NeedContainers,
     RefuseBatch,
     Restore,
     RunIntake,
     RunSink,
-    Started,
+    SendCopies,
     Stop,
     StoreCommit,
     StoreManifest,
     StorePrepare,
+    TellPeople,
     ToContainer,
     Undo,
     VerifyPacks,
     WriteCheckpoint,
 )
+from holdfast.master.machine import Master
+from holdfast.safety.intervals import Interval
+from holdfast.safety.policies import Terms
 
 FAULT = StoreError("a fault of this test")
 
@@ -89,6 +105,8 @@ class Container:
     alive: bool = True
     held: dict[int, dict[int, int]] = field(default_factory=dict)
     """slice → position → state: the newest, and older ones as far as undo and checkpoints need them."""
+    copies: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """slice → epoch and state of a backup."""
     fences: dict[int, Fence] = field(default_factory=dict)
 
     def fence(self, slices: frozenset[int], fence: Fence) -> None:
@@ -129,9 +147,12 @@ class World:
         sinks: int = 1,
         slices: int = 3,
         checkpoint_every: int = 2,
+        backups: int = 0,
     ) -> None:
         self.store = Store(levels)
-        self.levels, self.slices, self.checkpoint_every = levels, slices, checkpoint_every
+        self.levels, self.slices = levels, slices
+        self.safety = Terms(backups, Interval(epochs=2), Interval(epochs=checkpoint_every))
+        self.now = 0.0
         self.sinks = tuple(f"sink {number}" for number in range(sinks))
         self.new_master = master
         self.drivers: list[Driver] = []
@@ -156,7 +177,7 @@ class World:
             sinks=self.sinks,
             slices=self.slices,
             containers=2,
-            checkpoint_every=self.checkpoint_every,
+            safety=self.safety,
             committed=committed,
             committed_batch=store.commits[committed][1] if committed else None,
             prepared=tuple(found[0] for found in prepared if found),
@@ -199,6 +220,11 @@ class World:
         match instruction:
             case NeedContainers(count):
                 driver.wanted += count
+            case EndContainer(container):
+                assert container not in driver.master.routing.table, "an owner was ended"
+                driver.containers[container].alive = False
+            case TellPeople(text=text):
+                assert "put out" not in text, f"dual mode saw unlike outputs: {text}"
             case FinishBatch(batch, epoch):
                 assert store.commits[epoch][1] == batch, "finished without a commit"
                 if driver.offered == batch:
@@ -298,16 +324,68 @@ class World:
                     versions[begin + level] = applied(versions[begin + level - 1], slice_, rows)
                     container.held[slice_] = {p: state for p, state in versions.items() if p >= begin}
                 container.fence(slices, fence)
+                digests = tuple((s, container.held[s][begin + level]) for s in sorted(instruction.digests))
+                return Applied(instruction.id, digests)
             case Undo():
                 for slice_ in slices:
                     container.held[slice_] = {begin: container.held[slice_][begin]}
                 container.fence(slices, fence)
+            case Activate(epoch=epoch):
+                for slice_ in slices:
+                    if slice_ in container.held:
+                        position = max(container.held[slice_])
+                        state = container.held[slice_][position]
+                        assert position <= epoch * self.levels, f"slice {slice_} is past {epoch} already"
+                    elif slice_ in container.copies or epoch == 0:
+                        copied, state = container.copies.pop(slice_, (0, 0))
+                        position = copied * self.levels
+                        assert copied <= epoch, f"a copy of an epoch after {epoch}"
+                    else:
+                        return Failed(instruction.id, ContainerError("no copy here"))
+                    for position_ in range(position, epoch * self.levels):
+                        _, rows = store.prepares[position_ // self.levels + 1, position_ % self.levels + 1]
+                        state = applied(state, slice_, rows)
+                    container.held[slice_] = {epoch * self.levels: state}
+                container.fence(slices, fence)
+            case SendCopies(epoch=epoch, to=to):
+                return self.send_copies(driver, instruction.id, container, epoch, to)
+            case Demote(epoch=epoch):
+                for slice_ in slices:
+                    versions = container.held.pop(slice_)
+                    assert max(versions) == epoch * self.levels, "put away while it is elsewhere"
+                    container.copies[slice_] = (epoch, versions[epoch * self.levels])
+            case Forget():
+                for slice_ in slices:
+                    container.held.pop(slice_, None)
+                    container.copies.pop(slice_, None)
+            case DropCopies():
+                for slice_ in slices:
+                    container.copies.pop(slice_, None)
             case WriteCheckpoint(epoch=epoch):
                 at = epoch * self.levels
-                if any(at not in container.held[slice_] for slice_ in slices):
+                if any(at not in container.held.get(slice_, {}) for slice_ in slices):
                     return Failed(instruction.id, ContainerError("the epoch is gone"))
                 return CheckpointWritten(instruction.id, tuple((s, container.held[s][at]) for s in slices))
         return success(instruction)
+
+    def send_copies(
+        self,
+        driver: Driver,
+        id_: str,
+        owner: Container,
+        epoch: int,
+        to: tuple[tuple[str, frozenset[int]], ...],
+    ) -> Event:
+        held, at = [], epoch * self.levels
+        for peer, slices in to:
+            there = driver.containers[peer]
+            for slice_ in sorted(slices):
+                if there.alive and at in owner.held.get(slice_, {}):
+                    if there.copies.get(slice_, (0, 0))[0] < epoch:
+                        there.copies[slice_] = (epoch, owner.held[slice_][at])
+                    held.append((peer, slice_, there.copies[slice_][0]))
+        failed = frozenset(peer for peer, _ in to if not driver.containers[peer].alive)
+        return CopiesSent(id_, tuple(held), failed)
 
     def half_apply(self, driver: Driver, job: Job, some: int) -> None:
         """A user's function raises after some of the slices."""
@@ -337,22 +415,38 @@ class World:
     def anything(self, driver: Driver, chance: random.Random) -> None:
         """One step without a fault, in any order."""
         kinds = ["join"] * bool(driver.wanted) + ["offer"] * (driver.offered is None)
-        kinds += ["event"] * 4 * bool(driver.events) + ["job"] * 4 * bool(driver.jobs)
+        kinds += ["time"] + ["event"] * 4 * bool(driver.events) + ["job"] * 4 * bool(driver.jobs)
         match chance.choice(kinds or ["none"]):
             case "join":
                 self.join(driver)
             case "offer":
                 self.offer(driver)
+            case "time":
+                self.pass_time(driver)
             case "event":
                 self.deliver(driver, chance.choice(driver.events))
             case "job":
                 self.work(driver, chance.choice(driver.jobs))
 
+    def pass_time(self, driver: Driver) -> None:
+        self.now += 1.0
+        self.tell(driver, Clock(self.now))
+
+    def wish(self, driver: Driver, chance: random.Random) -> None:
+        """A person scales or moves."""
+        if chance.random() < 0.5:
+            self.tell(driver, ScaleWanted(chance.randint(1, 4), stopping=chance.random() < 0.2))
+        elif driver.containers:
+            slices = frozenset(chance.sample(range(self.slices), chance.randint(1, self.slices)))
+            self.tell(driver, MoveWanted(slices, chance.choice(list(driver.containers)), chance.random() < 0.2))
+
     def trouble(self, driver: Driver, chance: random.Random) -> None:
         """One fault of any kind."""
         containers = [container for container in driver.containers.values() if container.alive]
         applies = [job for job in driver.jobs if isinstance(job.instruction, Apply)]
-        match chance.choice(["twice"] * 4 + ["fail"] * 2 + ["raise", "lose", "lose", "standby", "crash", "takeover"]):
+        match chance.choice(
+            ["twice"] * 4 + ["fail"] * 2 + ["raise", "lose", "lose", "wish", "wish", "standby", "crash", "takeover"]
+        ):
             case "twice" if driver.events:
                 self.deliver(driver, chance.choice(driver.events), again=True)
             case "fail" if driver.jobs:
@@ -361,6 +455,8 @@ class World:
                 self.half_apply(driver, chance.choice(applies), chance.randrange(self.slices))
             case "lose" if containers:
                 self.lose(driver, chance.choice(containers), really=chance.random() < 0.7)
+            case "wish":
+                self.wish(driver, chance)
             case "standby":
                 driver.wanted += 1
             case "crash":
@@ -385,8 +481,9 @@ class World:
             self.start_driver()
         driver, goal = self.newest, len(self.store.commits) + epochs
         for _ in range(steps):
-            if len(self.store.commits) >= goal and driver.master.committed >= goal:
+            if len(self.store.commits) >= goal and driver.master.committed >= goal and driver.master.settled:
                 break
+            self.pass_time(driver)
             self.join(driver)
             self.offer(driver)
             for event in list(driver.events):
@@ -394,7 +491,8 @@ class World:
             for job in list(driver.jobs):
                 self.work(driver, job)
         else:
-            raise AssertionError(f"no progress: {driver.master.phase}, {driver.jobs}, {driver.events}")
+            moves = driver.master._elastic.moves.of
+            raise AssertionError(f"no progress: {driver.master.phase}, {driver.jobs}, {driver.events}, {moves}")
 
     # ---------------------------------------------------------------------------------------- watching
 
@@ -416,3 +514,6 @@ class World:
                 for slice_, versions in container.held.items():
                     for position, state in versions.items():
                         assert state == store.oracle(slice_, position), f"slice {slice_} is wrong at {position}"
+                for slice_, (epoch, state) in container.copies.items():
+                    wanted = store.oracle(slice_, epoch * self.levels)
+                    assert state == wanted, f"the copy of slice {slice_} is wrong at {epoch}"

@@ -24,20 +24,11 @@ from hypothesis.stateful import (
 )
 from master_world import Container, Driver, Job, World
 
+from holdfast.log.records import Fence
+from holdfast.master.events import Applied, Batch, Event
 from holdfast.master.flight import Flight
+from holdfast.master.instructions import Apply, CutLog, FinishBatch, Instruction, Restore, StoreCommit
 from holdfast.master.machine import Master
-from holdfast.master.messages import (
-    Applied,
-    Apply,
-    Batch,
-    CutLog,
-    Event,
-    Fence,
-    FinishBatch,
-    Instruction,
-    Restore,
-    StoreCommit,
-)
 
 some = st.integers(0, 1000)
 
@@ -47,9 +38,9 @@ class Masters(RuleBasedStateMachine):
 
     master: type[Master] = Master
 
-    @initialize(levels=st.integers(1, 3), sinks=st.integers(0, 2), every=st.integers(1, 3))
-    def begin(self, levels: int, sinks: int, every: int) -> None:
-        self.world = World(self.master, levels=levels, sinks=sinks, checkpoint_every=every)
+    @initialize(levels=st.integers(1, 3), sinks=st.integers(0, 2), every=st.integers(1, 3), backups=st.integers(0, 2))
+    def begin(self, levels: int, sinks: int, every: int, backups: int) -> None:
+        self.world = World(self.master, levels=levels, sinks=sinks, checkpoint_every=every, backups=backups)
         self.world.start_driver()
 
     def driver(self, choice: int) -> Driver:
@@ -94,6 +85,11 @@ class Masters(RuleBasedStateMachine):
     def deliver_twice(self, which: int) -> None:
         events = self.events()
         self.world.deliver(*events[which % len(events)], again=True)
+
+    @precondition(lambda self: self.world.drivers)
+    @rule(which=some, seed=some)
+    def somebody_scales_or_moves(self, which: int, seed: int) -> None:
+        self.world.wish(self.driver(which), random.Random(seed))
 
     # Faults.
 
@@ -208,8 +204,8 @@ class BelievesLateAnswers(Master):
     """Knows an answer by its kind, not by the id of what it answers."""
 
     def _take(self, event: Event) -> None:
-        if isinstance(event, Applied) and event.to not in self._pending:
-            pending = [one.id for one in self._pending.values() if isinstance(one, Apply)]
+        if isinstance(event, Applied) and event.to not in self._asking.pending:
+            pending = [one.id for one in self._asking.pending.values() if isinstance(one, Apply)]
             event = Applied(pending[0]) if pending else event
         super()._take(event)
 
@@ -219,9 +215,9 @@ class RestoresTooLittle(Master):
 
     def _commit(self, ours: StoreCommit, fence: Fence, batch: Batch) -> None:
         super()._commit(ours, fence, batch)
-        for id_, one in self._pending.items():
+        for id_, one in self._asking.pending.items():
             if isinstance(one, Restore):
-                self._pending[id_] = replace(one, epoch=self.committed)
+                self._asking.pending[id_] = replace(one, epoch=self.committed)
 
 
 @pytest.mark.parametrize(

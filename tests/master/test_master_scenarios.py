@@ -4,31 +4,33 @@ import pytest
 from master_kit import Play, batch, success
 
 from holdfast.errors import FunctionError, StoreError
-from holdfast.master.machine import Impossible
-from holdfast.master.messages import (
+from holdfast.log.records import Fence
+from holdfast.master.events import (
     Applied,
-    Apply,
     BatchOffered,
     CommitStored,
     ContainerJoined,
     ContainerLost,
-    CutLog,
-    FailBatch,
     Failed,
-    Fence,
-    FinishBatch,
     IntakeDone,
-    NeedContainers,
     OwnerSeen,
     Prepared,
     PrepareStored,
+    Routing,
+    Started,
+)
+from holdfast.master.instructions import (
+    Apply,
+    CutLog,
+    EndContainer,
+    FailBatch,
+    FinishBatch,
+    NeedContainers,
     Refusal,
     RefuseBatch,
     Restore,
-    Routing,
     RunIntake,
     RunSink,
-    Started,
     Stop,
     StoreCommit,
     StoreManifest,
@@ -38,6 +40,7 @@ from holdfast.master.messages import (
     VerifyPacks,
     WriteCheckpoint,
 )
+from holdfast.master.machine import Impossible
 
 BOOM = FunctionError("division by zero in `ratio`")
 FIRST, SECOND = frozenset({0, 1}), frozenset({2, 3})
@@ -422,14 +425,14 @@ def test_a_lost_id_is_never_accepted_again() -> None:
     assert play.tell(ContainerLost("b")) == []
     play.tell(ContainerLost("early"))
     play.join("early")
-    assert play.tell(ContainerLost("a")) == [NeedContainers(2)], "neither b nor early lives"
+    assert play.tell(ContainerLost("a")) == [NeedContainers(1)], "neither b nor early lives; one is on its way"
 
 
-def test_a_container_that_joins_while_all_slices_have_owners_stands_by() -> None:
+def test_a_container_that_nobody_wants_is_ended() -> None:
     play = ready()
-    assert play.tell(ContainerJoined("c")) == []
+    assert play.tell(ContainerJoined("c")) == [EndContainer("c")]
     play.tell(ContainerLost("b"))
-    assert play.master.routing.table == ("a", "a", "c", "c")
+    assert play.master.routing.table == ("a",) * 4
 
 
 # --------------------------------------------------------------------------------------------- two drivers

@@ -13,10 +13,15 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.types import StructType
 
 from holdfast.api.aggregates import Aggregate
+from holdfast.api.options import DEFAULT, Options, Where
 from holdfast.api.stream import AggregatedStream, Stream
 from holdfast.errors import PlanError
-from holdfast.plan.compile import MAX_SLICES, JobPlan, StageInput, compile_stage, output_schema
+from holdfast.master.autoscaling import Autoscale
+from holdfast.plan.compile import JobPlan, StageInput, compile_stage, output_schema
 from holdfast.plan.graph import DIFF, Sink, Source, Stage, leaves, refuse_stateful
+from holdfast.recovery.policies import Recovery
+from holdfast.safety.policies import Safety
+from holdfast.spark.fleet import Silence
 from holdfast.spark.source import HoldfastDataSource
 
 if TYPE_CHECKING:
@@ -66,37 +71,45 @@ class Job:
         *,
         containers: int = 2,
         threads: int = 1,
-        slices: int = 128,
+        slices: int | Literal["auto"] = 128,
         trigger: Mapping[str, Any] | None = None,
-        checkpoint_every: int = 10,
+        safety: Safety | None = DEFAULT.safety,
+        recovery: Recovery = DEFAULT.recovery,
+        autoscale: Autoscale | None = None,
+        where: Where = "auto",
+        copy_bandwidth: float | None = None,
+        silence: Silence = DEFAULT.silence,
         preaggregate: bool | Literal["auto"] = "auto",
         push: bool | Literal["auto"] = "auto",
         listen: str = "127.0.0.1",
     ) -> Run:
         """Start the job, or go on where it was if the store has it already.
 
-        ``trigger`` takes what Spark's ``DataStreamWriter.trigger`` takes. ``checkpoint_every`` counts epochs.
+        ``trigger`` takes what Spark's ``DataStreamWriter.trigger`` takes. ``slices`` is for the life of the job; "auto"
+        chooses by the cores there are. ``safety`` says how state is made safe (``Delta``, ``Sync``, or None: by the log
+        alone), ``recovery`` how it comes back (``Chained``, ``Store``). ``autoscale`` lets the job choose its number of
+        containers. Containers run ``where`` Spark's executors are ("executors"), or beside the driver ("driver");
+        "auto" is the driver for a local master. ``copy_bandwidth`` bounds the bytes a second that each container sends
+        to others for backups and moves.
         """
-        from holdfast.api.run import Run
+        from holdfast.api.starting import start
 
-        if not 1 <= slices <= MAX_SLICES:
-            raise PlanError(f"slices must be between 1 and {MAX_SLICES}, not {slices}.")
-        if containers < 1 or threads < 1 or checkpoint_every < 1:
-            raise PlanError("containers, threads and checkpoint_every must be at least 1.")
-        _refuse_trigger(trigger)
-        plan = self.plan()
-        return Run._start(
-            self,
-            plan,
+        options = Options(
             containers=containers,
             threads=threads,
             slices=slices,
             trigger=dict(trigger or {}),
-            checkpoint_every=checkpoint_every,
+            safety=safety,
+            recovery=recovery,
+            autoscale=autoscale,
+            where=where,
+            copy_bandwidth=copy_bandwidth,
+            silence=silence,
             preaggregate=preaggregate,
             push=push,
             listen=listen,
         )
+        return start(self, self.plan(), options)
 
     def plan(self) -> JobPlan:
         if not self._inputs:
@@ -142,13 +155,3 @@ def _share_python(spark: SparkSession) -> None:
     context = spark.sparkContext
     if (context.master or "").startswith("local") and not os.environ.get("PYSPARK_PYTHON"):
         context.pythonExec = sys.executable
-
-
-def _refuse_trigger(trigger: Mapping[str, Any] | None) -> None:
-    for kind in ("realTime", "continuous"):
-        if trigger and kind in trigger:
-            raise PlanError(
-                f"The trigger '{kind}' cannot carry a Holdfast job: it has no micro-batches to make epochs of.",
-                safe="Nothing was started.",
-                todo="Use processingTime, availableNow or once.",
-            )

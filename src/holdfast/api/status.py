@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from holdfast.spark.shell import RunEvent
+from holdfast.master.autoscaling import Advice
+from holdfast.spark.fleet import Member
+from holdfast.spark.history import Ongoing, RunEvent
+
+if TYPE_CHECKING:
+    from holdfast.plan.compile import JobPlan
+    from holdfast.spark.shell import Shell
 
 
 @dataclass(frozen=True)
@@ -16,6 +24,9 @@ class ContainerStatus:
     threads: int
     pid: int
     bytes: int
+    host: str
+    suspect: bool
+    """It has been silent for a moment."""
 
 
 @dataclass(frozen=True)
@@ -39,4 +50,63 @@ class Status:
     containers: tuple[ContainerStatus, ...]
     stages: tuple[StageStatus, ...]
     events: tuple[RunEvent, ...]
+    """What happened, the oldest first: losses, recoveries, rescales, copies, checkpoints, failures."""
+    ongoing: tuple[Ongoing, ...]
+    """Recoveries, rescales and moves that are under way."""
+    copies: str
+    """How many copies there are of those that the safety policy asks for: "128 of 128 copies"."""
     preaggregating: bool
+    scaling: Advice | None
+    """How many containers autoscaling would have, and why; None before it has seen an epoch."""
+
+
+def status_of(
+    job: str,
+    plan: JobPlan,
+    shell: Shell,
+    members: Sequence[Member],
+    answers: Mapping[str, Mapping[str, Any]],
+    preaggregating: bool,
+    scaling: Advice | None,
+) -> Status:
+    table = shell.machine.routing.table
+    suspects = shell.suspects()
+    containers = tuple(
+        ContainerStatus(
+            name=member.name,
+            alive=member.alive,
+            slices=table.count(member.name),
+            backups=shell.machine.copies_on(member.name),
+            threads=answers.get(member.name, {}).get("threads", 0),
+            pid=member.pid,
+            bytes=sum(stage["bytes"] for stage in answers.get(member.name, {}).get("stages", {}).values()),
+            host=member.host,
+            suspect=member.name in suspects,
+        )
+        for member in members
+    )
+    stages = tuple(
+        StageStatus(
+            stage.name,
+            sum(answer["stages"][stage.name]["rows"] for answer in answers.values()),
+            sum(answer["stages"][stage.name]["bytes"] for answer in answers.values()),
+        )
+        for stage in plan.stages
+    )
+    held, wanted = shell.machine.copies_short()
+    return Status(
+        job=job,
+        epoch=shell.machine.committed,
+        phase=shell.machine.phase,
+        rows=shell.rows,
+        epoch_rows=shell.last.rows,
+        epoch_seconds=shell.last.seconds,
+        epoch_parts=dict(shell.last.parts),
+        containers=containers,
+        stages=stages,
+        events=tuple(shell.history.events),
+        ongoing=shell.history.ongoing(),
+        copies=f"{held} of {wanted} copies",
+        preaggregating=preaggregating,
+        scaling=scaling,
+    )

@@ -7,17 +7,33 @@ nothing secret on a command line or in a file. The port goes back as one JSON li
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import threading
 from typing import NoReturn
+
+_PR_SET_PDEATHSIG = 1
 
 
 def _end_with_parent() -> NoReturn:
     while os.read(0, 4096):
         pass
     os._exit(0)
+
+
+def _end_with_thread(parent: int) -> None:
+    """Let the kernel end this process with the thread that started it: that also reaches one that is stopped or stuck.
+
+    Where there is no prctl, the pipe has to do.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before we asked
+        os._exit(0)
 
 
 def _settings() -> dict[str, object]:
@@ -33,6 +49,9 @@ def _settings() -> dict[str, object]:
 
 def main() -> None:
     settings = _settings()
+    parent = int(str(settings.get("parent", 0)))
+    if parent:
+        _end_with_thread(parent)
     threading.Thread(target=_end_with_parent, daemon=True, name="end-with-parent").start()
 
     from holdfast.container.service import ContainerService

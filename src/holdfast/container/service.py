@@ -11,7 +11,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -19,15 +18,17 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from holdfast import faults
-from holdfast.container import wire
+from holdfast.container import copying, wire
 from holdfast.container.hosting import HostedJob
 from holdfast.container.staging import Staging
+from holdfast.container.threads import ThreadTable
 from holdfast.errors import ContainerError, FunctionError, HoldfastError
 from holdfast.log.ledger import Ledger
 from holdfast.log.records import Prepare
 from holdfast.log.segment import Chunk
 from holdfast.log.store import Store
 from holdfast.plan.stage import StagePlan
+from holdfast.state.copies import Header
 
 SCAN_ROWS = 65_536
 Answer = tuple[dict[str, Any], list[bytes]]
@@ -37,8 +38,8 @@ class ContainerService(flight.FlightServerBase):
     def __init__(self, container: str, token: str, host: str, threads: int, staging_bytes: int) -> None:
         super().__init__(f"grpc://{host}:0", middleware={"door": wire.Doorkeeper(token, container)})
         self.container = container
-        self._threads = threads
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="slices")
+        self._token = token
+        self._threads = ThreadTable(threads)
         self._staging_bytes = staging_bytes
         self._jobs: dict[str, HostedJob] = {}
         self._lock = threading.Lock()
@@ -49,22 +50,28 @@ class ContainerService(flight.FlightServerBase):
             "apply": self._apply,
             "undo": _quiet(lambda header: self._job(header).undo(header["epoch"], header["slices"])),
             "forget": _quiet(lambda header: self._job(header).forget(header["slices"])),
+            "activate": lambda header, _: (self._job(header).activate(header["slices"], header["epoch"]), []),
+            "demote": _quiet(lambda header: self._job(header).demote(header["slices"], header["epoch"])),
+            "copy": self._copy,
+            "versions": lambda header, _: ({"versions": self._job(header).backups.versions(header["slices"])}, []),
+            "drop": _quiet(lambda header: self._job(header).backups.drop(header["slices"])),
+            "loads": lambda header, _: ({"loads": self._job(header).loads.snapshot()}, []),
+            "threads": lambda header, _: ({"seconds": self._resized(header)}, []),
             "checkpoint": self._checkpoint,
             "verify": lambda header, _: ({"bytes": self._job(header).verify(header["packs"])}, []),
-            "scrub": lambda header, _: (
-                {"segments": self._job(header).scrub(header["first"], header["last"])},
-                [],
-            ),
-            "pin": _quiet(lambda header: self._job(header).pin(header["reader"], header["epoch"])),
-            "unpin": _quiet(lambda header: self._job(header).unpin(header["reader"])),
+            "scrub": self._scrub,
+            "pin": _quiet(lambda header: self._job(header).reading.pin(header["reader"], header["epoch"])),
+            "unpin": self._unpin,
             "get": self._get,
             "collect": self._collect,
-            "status": lambda header, _: (self._job(header).status() | {"threads": self._threads}, []),
+            "status": lambda header, _: (self._job(header).status() | {"threads": self._threads.threads}, []),
         }
 
     def close(self) -> None:
         self.shutdown()
-        self._pool.shutdown(wait=True)
+        self._threads.close()
+        for job in self._jobs.values():
+            job.close()
 
     # --- Flight's three verbs -----------------------------------------------------------------------------
 
@@ -91,18 +98,34 @@ class ContainerService(flight.FlightServerBase):
         reader: flight.MetadataRecordBatchReader,
         writer: flight.FlightMetadataWriter,
     ) -> None:
-        """One task's rows of one input for the slices that live here. Best effort: the log has them too."""
+        """Rows that Spark's tasks push, or copies that another container sends."""
         with _crossing():
             header, _ = wire.unpack(descriptor.command)
-            staging = self._job(header).staging
-            key = (header["segment"], header["input"])
-            entry = staging.begin(header["epoch"], key, frozenset(header["slices"]))
-            for chunk in reader:
-                _, blobs = wire.unpack(chunk.app_metadata.to_pybytes())
-                slices, bounds = (np.frombuffer(blob, dtype=np.int64) for blob in blobs)
-                if not staging.add(key, entry, Chunk(header["input"], chunk.data, slices, bounds)):
-                    raise ContainerError("Staging is full: read the log.", safe="The rows are in their segment.")
-            staging.seal(key, entry, header["chunks"], header["rows"])
+            take = self._take_copies if header.get("kind") == "copy" else self._take_rows
+            take(self._job(header), header, reader)
+
+    def _take_rows(self, job: HostedJob, header: dict[str, Any], reader: flight.MetadataRecordBatchReader) -> None:
+        """One task's rows of one input for the slices that live here. Best effort: the log has them too."""
+        staging = job.staging
+        key = (header["segment"], header["input"])
+        entry = staging.begin(header["epoch"], key, frozenset(header["slices"]))
+        for chunk in reader:
+            _, blobs = wire.unpack(chunk.app_metadata.to_pybytes())
+            slices, bounds = (np.frombuffer(blob, dtype=np.int64) for blob in blobs)
+            if not staging.add(key, entry, Chunk(header["input"], chunk.data, slices, bounds)):
+                raise ContainerError("Staging is full: read the log.", safe="The rows are in their segment.")
+        staging.seal(key, entry, header["chunks"], header["rows"])
+
+    def _take_copies(self, job: HostedJob, header: dict[str, Any], reader: flight.MetadataRecordBatchReader) -> None:
+        """An owner's copies of slices of one stage. What does not fit here is left out; the owner asks what we have."""
+        try:
+            for part in reader:
+                job.admit(header["incarnation"])  # a copy can take long enough for its master to be replaced
+                about, _ = wire.unpack(part.app_metadata.to_pybytes())
+                told = Header.from_dict(about["copy"])
+                job.backups.receive(header["copy"], header["stage"], about["slice"], told, part.data)
+        finally:
+            job.backups.end(header["copy"], header["stage"])
 
     # --- actions ------------------------------------------------------------------------------------------
 
@@ -115,7 +138,7 @@ class ContainerService(flight.FlightServerBase):
                     plans,
                     header["slices"],
                     Ledger(Store(header["store"]), header["section"]),
-                    self._pool,
+                    self._threads,
                     Staging(self._staging_bytes),
                 )
         self._job(header)
@@ -129,21 +152,45 @@ class ContainerService(flight.FlightServerBase):
         prepare = Prepare.from_bytes(bytes(blobs[0]), header["name"])
         job = self._job(header)
         job.commit(header["committed"])
-        return job.apply(prepare, header["slices"]), []
+        return job.apply(prepare, header["slices"], header.get("digests", ())), []
+
+    def _copy(self, header: dict[str, Any], _: list[memoryview]) -> Answer:
+        to = [copying.Destination.from_dict(one) for one in header["to"]]
+        limits = {name: header[name] for name in ("bandwidth", "silence") if name in header}
+        job = self._job(header)
+        return copying.copy(job, header["incarnation"], header["epoch"], to, self._token, **limits), []
+
+    def _resized(self, header: dict[str, Any]) -> float:
+        self._job(header)
+        return self._threads.resize(header["threads"])
 
     def _checkpoint(self, header: dict[str, Any], _: list[memoryview]) -> Answer:
         return self._job(header).checkpoint(header["epoch"], header["slices"], header["pack"]), []
 
+    def _scrub(self, header: dict[str, Any], _: list[memoryview]) -> Answer:
+        job = self._job(header)
+        return {"segments": job.log.scrub(header["first"], header["last"], job.levels)}, []
+
+    def _unpin(self, header: dict[str, Any], _: list[memoryview]) -> Answer:
+        job = self._job(header)
+        job.reading.unpin(header["reader"], job.committed)
+        return {}, []
+
     def _get(self, header: dict[str, Any], blobs: list[memoryview]) -> Answer:
         with pa.ipc.open_stream(blobs[0]) as reader:
             keys = reader.read_next_batch()
-        batch = self._job(header).get(header["stage"], header["slice"], header["epoch"], keys)
-        return {}, [_stream(batch.schema, [batch])]
+        job, stage, number = self._job(header), header["stage"], header["slice"]
+        if header.get("backup"):
+            epoch, batch = job.backups.read(stage, number, keys)
+        else:
+            epoch = header["epoch"]
+            batch = job.reading.get(stage, number, epoch, keys)
+        return {"epoch": epoch}, [_stream(batch.schema, [batch])]
 
     def _collect(self, header: dict[str, Any], _: list[memoryview]) -> Answer:
         """A small output in one answer; large ones are scanned."""
         job = self._job(header)
-        outputs = job.outputs(header["stage"], header["slices"], header["epoch"], header["mode"])
+        outputs = job.reading.outputs(header["stage"], header["slices"], header["epoch"], header["mode"])
         batches = [batch for _, batch in outputs if batch.num_rows]
         faults.place("container", "mid-sink", header["epoch"])
         if not batches:
@@ -153,7 +200,9 @@ class ContainerService(flight.FlightServerBase):
     def _scan(self, job: HostedJob, header: dict[str, Any]) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         skip = {int(number): rows for number, rows in header.get("skip", {}).items()}
         with _crossing():
-            for number, batch in job.outputs(header["stage"], header["slices"], header["epoch"], header["mode"]):
+            for number, batch in job.reading.outputs(
+                header["stage"], header["slices"], header["epoch"], header["mode"]
+            ):
                 for start in range(skip.get(number, 0), batch.num_rows, SCAN_ROWS):
                     part = batch.slice(start, SCAN_ROWS)
                     yield part, wire.pack({"slice": number, "row": start})

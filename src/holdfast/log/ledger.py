@@ -120,6 +120,11 @@ class Ledger:
             )
         return found
 
+    def find_job(self) -> JobFile | None:
+        """The store's job file, if it has one."""
+        raw = self.store.read_if_present(JobFile.file)
+        return JobFile.from_bytes(raw, f"{self.store.uri}/{JobFile.file}") if raw is not None else None
+
     def take_ownership(self, host: str, pid: int, address: str) -> Owner:
         """The next incarnation, ours. Whoever had the job until now finds out when it looks."""
         started = time.time_ns() // 1_000_000

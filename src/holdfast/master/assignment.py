@@ -13,8 +13,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 
-def assign(owners: Sequence[str | None], living: Iterable[str]) -> tuple[str | None, ...]:
+def assign(
+    owners: Sequence[str | None], living: Iterable[str], takers: Iterable[str] | None = None
+) -> tuple[str | None, ...]:
     """The owners with every orphan given to a living container; orphans stay so if nobody lives.
+
+    ``takers``: those of the living that may get one.
 
     >>> assign(["a", "b", "b", "a"], {"a", "c"})
     ('a', 'c', 'c', 'a')
@@ -23,11 +27,11 @@ def assign(owners: Sequence[str | None], living: Iterable[str]) -> tuple[str | N
     """
     alive = set(living)
     load = Counter(owner for owner in owners if owner in alive)
-    fewest = [(load[container], container) for container in alive]
+    fewest = [(load[container], container) for container in (alive if takers is None else alive.intersection(takers))]
     heapq.heapify(fewest)
     orphans = [slice_ for slice_, owner in enumerate(owners) if owner not in alive]
     table = [owner if owner in alive else None for owner in owners]
-    if alive:
+    if fewest:
         dealt: list[str] = []
         for _ in orphans:
             held, container = fewest[0]

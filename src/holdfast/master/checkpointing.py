@@ -2,7 +2,7 @@
 
 Written behind the epochs that follow, one at a time. A checkpoint that meets any trouble, the loss of a
 writer before its pack is there included, is given up rather than mended: nothing depends on it, and the next
-one is due in ``every`` epochs anyway.
+one is due before long anyway.
 """
 
 from __future__ import annotations
@@ -11,19 +11,13 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from holdfast.log.records import Fence
-from holdfast.master.messages import (
-    CutLog,
-    Instruction,
-    Pack,
-    StoreManifest,
-    VerifyPacks,
-    WriteCheckpoint,
-)
+from holdfast.master.events import Pack
+from holdfast.master.instructions import CutLog, Instruction, StoreManifest, VerifyPacks, WriteCheckpoint
+from holdfast.safety.intervals import Interval
 
 
 class Checkpointing:
-    def __init__(self, every: int, newest: int, slices: int) -> None:
-        assert every >= 1, "checkpoints are taken every so many epochs"
+    def __init__(self, every: Interval | None, newest: int, slices: int) -> None:
         self.newest = newest
         """Epoch of the newest complete, verified one; 0 if there is none."""
         self.wanted = False
@@ -31,18 +25,23 @@ class Checkpointing:
         self._every = every
         self._slices = slices
         self._begun = newest
-        self._running = False
+        self._begun_at: float | None = None
+        self.running = False
         self._awaited = 0
         self._packs: list[Pack] = []
 
-    def due(self, committed: int) -> bool:
-        if self._running:
+    def due(self, committed: int, now: float) -> bool:
+        if self._begun_at is None:
+            self._begun_at = now
+        if self.running or (self._every is None and not self.wanted):
             return False
-        return committed > self.newest if self.wanted else committed - self._begun >= self._every
+        if self.wanted or self._every is None:
+            return committed > self.newest
+        return committed > self._begun and self._every.passed(committed - self._begun, now - self._begun_at)
 
-    def begin(self, epoch: int, fence: Fence, held: dict[str, frozenset[int]]) -> list[Instruction]:
-        assert self.due(epoch), f"a checkpoint at {epoch} while one of {self._begun} runs"
-        self._begun, self._running = epoch, True
+    def begin(self, epoch: int, now: float, fence: Fence, held: dict[str, frozenset[int]]) -> list[Instruction]:
+        assert self.due(epoch, now), f"a checkpoint at {epoch} while one of {self._begun} runs"
+        self._begun, self._begun_at, self.running = epoch, now, True
         self._awaited, self._packs = len(held), []
         return [WriteCheckpoint(container, fence, slices, epoch) for container, slices in held.items()]
 
@@ -77,4 +76,4 @@ class Checkpointing:
         return [CutLog(done.fence, second)] if second else []
 
     def give_up(self) -> None:
-        self._running, self._packs = False, []
+        self.running, self._packs = False, []

@@ -10,17 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from holdfast.master.messages import (
-    Apply,
-    Batch,
-    Instruction,
-    Prepared,
-    Refusal,
-    RefuseBatch,
-    RunIntake,
-    RunSink,
-    StoreCommit,
-)
+from holdfast.master.events import Batch, Prepared
+from holdfast.master.instructions import Apply, Instruction, Refusal, RefuseBatch, RunIntake, RunSink, StoreCommit
 from holdfast.master.progress import Progress
 
 

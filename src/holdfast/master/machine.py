@@ -12,45 +12,60 @@ happen raises ``Impossible``, which tells the story so far.
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import replace
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 from holdfast.errors import ContainerError
 from holdfast.log.records import Fence
+from holdfast.master.asking import Asking
 from holdfast.master.checkpointing import Checkpointing
-from holdfast.master.flight import Flight, check_instructions, refuse
-from holdfast.master.messages import (
+from holdfast.master.elastic import Elastic, Moment
+from holdfast.master.events import (
+    Activated,
     Answer,
     Applied,
-    Apply,
     Batch,
     BatchOffered,
     CheckpointWanted,
     CheckpointWritten,
+    Clock,
     CommitStored,
     ContainerJoined,
     ContainerLost,
+    CopiesSent,
+    Demoted,
+    Dropped,
     Event,
-    FailBatch,
     Failed,
-    FinishBatch,
-    Instruction,
     IntakeDone,
+    LoadsSeen,
     ManifestStored,
-    NeedContainers,
+    MoveWanted,
     OwnerSeen,
     PacksVerified,
     Prepared,
     PrepareStored,
-    Restore,
     Restored,
     Routing,
     RoutingStored,
-    RunIntake,
-    RunSink,
+    ScaleWanted,
     SinkDone,
     Started,
+    Undone,
+)
+from holdfast.master.flight import Flight, check_instructions, refuse
+from holdfast.master.instructions import (
+    Activate,
+    Apply,
+    Demote,
+    DropCopies,
+    FailBatch,
+    FinishBatch,
+    Forget,
+    Instruction,
+    Restore,
+    RunIntake,
+    RunSink,
+    SendCopies,
     Stop,
     StoreCommit,
     StoreManifest,
@@ -58,17 +73,15 @@ from holdfast.master.messages import (
     StoreRouting,
     ToContainer,
     Undo,
-    Undone,
     VerifyPacks,
     WriteCheckpoint,
 )
+from holdfast.master.operations import Operation
 from holdfast.master.progress import NOWHERE, Progress
+from holdfast.safety.policies import Terms
 
-STORY = 60
 LOSSES = 4
 """So many losses in one epoch, for each container there should be, and the epoch is given up."""
-
-Asked = TypeVar("Asked", bound=Instruction)
 
 
 class Impossible(AssertionError):
@@ -79,22 +92,19 @@ class Master:
     def __init__(self) -> None:
         self.committed = 0
         self._committed_batch: Batch | None = None
-        self._job: Started | None = None
+        self._job = Started(0, 1, (), 1, 1, Terms())
+        self._started = False
         self._stopped = False
-        self._living: set[str] = set()
-        self._lost: set[str] = set()
-        self._coming = 0
-        self._gathered = False
+        self._now = 0.0
+        self._asking = Asking()
         self._progress = Progress(1, 1)
+        self._elastic = Elastic(self._job, self._progress, self._asking)
+        self._checkpoints = Checkpointing(None, 0, 1)
         self._routing_version = 0
         self._routing_stored = 0
         self._flight: Flight | None = None
+        self._finish: FinishBatch | None = None
         self._attempt = 0
-        self._checkpoints = Checkpointing(1, 0, 1)
-        self._pending: dict[str, Instruction] = {}
-        self._asked = 0
-        self._out: list[Instruction] = []
-        self._story: deque[Event | Instruction] = deque(maxlen=STORY)
 
     # ------------------------------------------------------------------------------- what the shell may ask
 
@@ -104,12 +114,12 @@ class Master:
 
     @property
     def fence(self) -> Fence:
-        return Fence(self._incarnation, self.committed + 1, self._attempt)
+        return Fence(self._job.incarnation, self.committed + 1, self._attempt)
 
     @property
     def gathered(self) -> bool:
         """As many containers as wanted came together, and one of them still lives."""
-        return self._gathered
+        return self._elastic.gathered
 
     @property
     def phase(self) -> str:
@@ -122,17 +132,47 @@ class Master:
         if flight and flight.waiting:
             names = {RunIntake: "intake", StorePrepare: "prepare", RunSink: "sinks", StoreCommit: "commit"}
             return names[type(flight.step)] if flight.step else "apply"
-        if not self._gathered:
+        if not self.gathered:
             return "gathering"
-        return "idle" if self.whole else "recovery"
+        if not self.whole:
+            return "recovery"
+        return "idle" if self.settled else "moving"
 
     @property
     def whole(self) -> bool:
         """Every slice has an owner that has brought it to the committed epoch, or further."""
         return self._progress.reached(self._progress.at(self.committed))
 
+    @property
+    def settled(self) -> bool:
+        """Nothing is recovering, moving, coming or leaving, and every copy that shall be is there."""
+        elastic = self._elastic
+        return self.whole and elastic.settled and not (self.committed and elastic.copies.missing())
+
+    @property
+    def containers(self) -> int:
+        """How many there shall be."""
+        return self._elastic.wanted
+
+    @property
+    def operations(self) -> list[Operation]:
+        return self._elastic.operations.every
+
     def owner(self, slice_: int) -> str | None:
         return self._progress.owners[slice_]
+
+    def holders(self, slice_: int) -> dict[str, int]:
+        """Who has a copy of it, and of which epoch at least."""
+        return self._elastic.copies.held[slice_]
+
+    def copies_on(self, container: str) -> int:
+        return self._elastic.copies.count(container)
+
+    def copies_short(self) -> tuple[int, int]:
+        """How many copies there are of those that the safety asks for."""
+        wanted = self._job.safety.backups * self._job.slices
+        held = sum(min(len(held), self._job.safety.backups) for held in self._elastic.copies.held)
+        return held, wanted
 
     def ready(self, slice_: int, epoch: int, level: int) -> bool:
         """May a scan read this slice's outputs of (epoch, level) at its owner?
@@ -150,63 +190,72 @@ class Master:
         """Take one event; what to do now, in this order where order matters to the one who does it."""
         if self._stopped:
             return []
-        self._out = []
-        self._story.append(event)
+        self._asking.heard(event)
         try:
             self._take(event)
             if not self._stopped:
                 self._advance()
                 check_instructions(
-                    self._out,
+                    self._asking.new,
                     flight=self._flight,
                     progress=self._progress,
                     committed=self.committed,
-                    sinks=self._sinks,
+                    sinks=self._job.sinks,
                 )
-                if self._gathered and self._living:
-                    assert set(self._progress.owners) <= self._living, "a slice has no living owner"
+                if self.gathered:
+                    assert set(self._progress.owners) <= self._elastic.hosts.keys(), "a slice has no living owner"
         except AssertionError as broken:
             self._impossible(str(broken), broken)
-        return self._out
+        return self._asking.new
 
     def _take(self, event: Event) -> None:
+        elastic = self._elastic
         match event:
             case Started():
                 self._start(event)
-            case _ if self._job is None:
+            case _ if not self._started:
                 raise AssertionError("an event before Started")
-            case ContainerJoined(container):
-                if container not in self._lost | self._living:
-                    self._living.add(container)
-                    self._coming = max(0, self._coming - 1)
+            case Clock(at):
+                self._now = max(self._now, at)
+                elastic.clock(at)
+            case ContainerJoined(container, host):
+                elastic.join(container, host)
             case ContainerLost(container):
                 self._lose(container)
             case BatchOffered(batch):
                 self._offer(batch)
+            case ScaleWanted():
+                elastic.scale(event)
+            case MoveWanted():
+                elastic.move(event)
+            case LoadsSeen():
+                elastic.loads(event)
             case CheckpointWanted():
                 self._checkpoints.wanted = True
             case OwnerSeen(incarnation):
-                if incarnation > self._incarnation:
+                if incarnation > self._job.incarnation:
                     self._stop(incarnation)
             case Answer():
-                instruction = self._pending.pop(event.to, None)
+                instruction = self._asking.pending.pop(event.to, None)
                 if instruction is not None:  # else it is late, doubled, or about something given up
                     self._answer(instruction, event)
             case _:
                 raise AssertionError("an event the master does not know")
 
     def _start(self, job: Started) -> None:
-        assert self._job is None, "Started twice"
+        assert not self._started, "Started twice"
         assert (job.committed == 0) == (job.committed_batch is None), "commits without a batch"
         assert job.checkpoint <= job.committed, "a checkpoint of an epoch that is not committed"
         assert [p.level for p in job.prepared] == [*range(1, len(job.prepared) + 1)], "prepared levels with a hole"
         assert len({p.batch for p in job.prepared}) <= 1, "levels of one epoch prepared for several batches"
         assert len(job.prepared) <= job.levels, "more levels prepared than there are"
-        self._job = job
+        self._job, self._started = job, True
+        self._asking.incarnation = job.incarnation
         self.committed, self._committed_batch = job.committed, job.committed_batch
         self._progress = Progress(job.slices, job.levels)
+        self._elastic = Elastic(job, self._progress, self._asking)
         self._routing_version = self._routing_stored = job.routing.version if job.routing else 0
-        self._checkpoints = Checkpointing(job.checkpoint_every, job.checkpoint, job.slices)
+        self._checkpoints = Checkpointing(job.safety.store_every, job.checkpoint, job.slices)
         for content in job.prepared:
             if content.fence.incarnation > job.incarnation:
                 return self._stop(content.fence.incarnation)
@@ -215,26 +264,24 @@ class Master:
         return None
 
     def _lose(self, container: str) -> None:
-        if container not in self._lost | self._living:
-            self._coming = max(0, self._coming - 1)  # it died before it joined
-        elif container in self._living:
+        if self._elastic.lose(container):
             self._count_loss()
-        self._lost.add(container)
-        self._living.discard(container)
         self._progress.lose(container)
-        for instruction in list(self._pending.values()):
-            match instruction:
-                case WriteCheckpoint(container=to) | VerifyPacks(by=to) if to == container:
-                    self._give_up_checkpoint()
-                case ToContainer(container=to) if to == container:
-                    del self._pending[instruction.id]
+        pending = self._asking.pending.values()
+        if any(
+            isinstance(one, WriteCheckpoint | VerifyPacks)
+            and (one.container if isinstance(one, WriteCheckpoint) else one.by) == container
+            for one in pending
+        ):
+            self._give_up_checkpoint()
+        self._asking.give_up(lambda one: isinstance(one, ToContainer) and one.container == container)
 
     def _count_loss(self) -> None:
-        flight, job = self._flight, self._job
-        if job is None or flight is None or not (flight.waiting and flight.prepared):
+        flight = self._flight
+        if flight is None or not (flight.waiting and flight.prepared):
             return
         flight.losses += 1
-        if flight.losses > LOSSES * job.containers:
+        if flight.losses > LOSSES * self._elastic.wanted:
             self._fail(
                 ContainerError(
                     f"Epoch {self.committed + 1} has cost {flight.losses} containers: they die when they work on it.",
@@ -246,24 +293,24 @@ class Master:
     def _offer(self, batch: Batch) -> None:
         flight = self._flight
         if batch == self._committed_batch:
-            self._ask(FinishBatch(batch, self.committed))
+            self._finish = FinishBatch(batch, self.committed)
         elif flight and flight.waiting and batch == flight.batch:
             pass  # doubled: it gets its answer when the epoch has one
         elif refusal := refuse(batch, flight, self.committed, self._committed_batch):
-            self._ask(refusal)
+            self._asking.ask(refusal)
         else:
             if flight is None:
                 flight = self._flight = Flight(batch)
             flight.batch, flight.waiting, flight.losses = batch, True, 0
             self._attempt += 1
             self._progress.try_broken_again()
-            if self._routing_stored < self._routing_version and not self._is_pending(StoreRouting):
-                self._ask(StoreRouting(self.fence, self.routing))
+            if self._routing_stored < self._routing_version and not self._asking.awaits(StoreRouting):
+                self._asking.ask(StoreRouting(self.fence, self.routing))
 
     # ---------------------------------------------------------------------------------------------- answers
 
     def _answer(self, instruction: Instruction, event: Answer) -> None:
-        progress, flight = self._progress, self._flight
+        progress, elastic, flight = self._progress, self._elastic, self._flight
         if flight and flight.step is instruction:
             flight.step = None
         match instruction, event:
@@ -271,14 +318,19 @@ class Master:
                 self._failed(instruction, error)
             case StoreRouting(routing=routing), RoutingStored():
                 self._routing_stored = max(self._routing_stored, routing.version)
-            case Restore(slices=slices, epoch=epoch), Restored():
-                progress.finish(slices, event.to, progress.at(epoch))
+            case Restore(epoch=epoch), Restored():
+                progress.finish(instruction.slices, event.to, progress.at(epoch))
+            case Activate(epoch=epoch), Activated():
+                progress.finish(self._owned(instruction), event.to, progress.at(epoch))
+                elastic.activated(instruction)
             case RunIntake(fence=fence, level=level, batch=batch), IntakeDone(tags=tags):
                 self._step(StorePrepare(fence, level, batch, tags))
             case StorePrepare(), PrepareStored(content=content):
                 self._prepared(instruction, content)
-            case Apply(slices=slices, fence=fence, level=level), Applied():
-                progress.finish(slices, event.to, progress.at(fence.epoch - 1, level))
+            case Apply(fence=fence, level=level), Applied(digests=digests):
+                position = progress.at(fence.epoch - 1, level)
+                progress.finish(self._owned(instruction), event.to, position)
+                elastic.applied(instruction, position, dict(digests))
             case Undo(slices=slices, fence=fence), Undone():
                 progress.finish(slices, event.to, progress.at(fence.epoch - 1))
             case RunSink(sink=sink), SinkDone():
@@ -286,14 +338,24 @@ class Master:
                 flight.sinks_done.add(sink)
             case StoreCommit(), CommitStored(fence=fence, batch=batch):
                 self._commit(instruction, fence, batch)
+            case SendCopies(), CopiesSent():
+                elastic.sent(instruction, event)
+            case Demote(), Demoted():
+                elastic.demoted(instruction)
+            case ((Forget() | DropCopies()), Dropped()):
+                pass
             case WriteCheckpoint(), CheckpointWritten(file=file):
-                self._ask(*self._checkpoints.written(instruction, file, self._living))
+                self._asking.ask_all(self._checkpoints.written(instruction, file, elastic.hosts))
             case VerifyPacks(), PacksVerified():
-                self._ask(*self._checkpoints.verified(instruction))
+                self._asking.ask_all(self._checkpoints.verified(instruction))
             case StoreManifest(), ManifestStored():
-                self._ask(*self._checkpoints.stored(instruction))
+                self._asking.ask_all(self._checkpoints.stored(instruction))
             case _:
                 raise AssertionError(f"{type(event).__name__} does not answer {type(instruction).__name__}")
+
+    def _owned(self, instruction: ToContainer) -> frozenset[int]:
+        """The slices of an instruction that it was given as their owner, not as the destination of a move."""
+        return self._progress.with_task(instruction.slices, instruction.id)
 
     def _failed(self, instruction: Instruction, error: Exception) -> None:
         match instruction:
@@ -302,9 +364,16 @@ class Master:
             case Restore(slices=slices):
                 self._progress.break_(slices, instruction.id)
                 self._fail(error)
-            case Apply(slices=slices):
-                self._progress.half_applied(slices, instruction.id)
-                if self._flight and instruction.fence.epoch == self.committed + 1:
+            case Activate():  # the store and the log have it too
+                self._progress.finish(self._owned(instruction), instruction.id, NOWHERE)
+                self._elastic.failed(instruction)
+            case Apply():
+                owned = self._owned(instruction)
+                self._progress.half_applied(owned, instruction.id)
+                self._elastic.failed(instruction)
+                if not owned:
+                    pass  # a destination in dual mode: the owner is not concerned
+                elif self._flight and instruction.fence.epoch == self.committed + 1:
                     self._flight.failure = self._flight.failure or error
                     self._drop_job()
                 else:  # committed meanwhile: nothing to take back, the slices are restored instead
@@ -313,6 +382,8 @@ class Master:
                 self._progress.finish(slices, instruction.id, NOWHERE)
             case WriteCheckpoint() | VerifyPacks() | StoreManifest():
                 self._give_up_checkpoint()
+            case SendCopies() | Demote() | Forget() | DropCopies():
+                self._elastic.failed(instruction)
             case StoreRouting():
                 pass  # the next offer tries again
 
@@ -321,13 +392,13 @@ class Master:
         if flight and flight.waiting and not flight.failure:
             flight.waiting = False
             self._drop_job()
-            self._ask(FailBatch(flight.batch, error))
+            self._asking.ask(FailBatch(flight.batch, error))
 
     def _drop_job(self) -> None:
         """Forget the Spark job under way: FailBatch cancels it. What is being stored stays awaited."""
         flight = self._flight
         if flight and isinstance(flight.step, RunIntake | RunSink):
-            self._pending.pop(flight.step.id, None)
+            self._asking.pending.pop(flight.step.id, None)
             flight.step = None
 
     def _prepared(self, ours: StorePrepare, content: Prepared) -> None:
@@ -335,26 +406,22 @@ class Master:
         assert flight is not None, "a prepare of no epoch"
         assert ours.fence.epoch == self.committed + 1, "a prepare of another epoch than the one in flight"
         assert content.level == ours.level == len(flight.prepared) + 1, "levels are prepared one after the other"
-        if content.fence.incarnation > self._incarnation:
+        if content.fence.incarnation > self._job.incarnation:
             return self._stop(content.fence.incarnation)
         flight.prepared.append(content)
         if content.batch != flight.batch:
-            refused, flight.batch, waiting, flight.waiting = (
-                flight.batch,
-                content.batch,
-                flight.waiting,
-                False,
-            )
             assert len(flight.prepared) == 1, "levels of one epoch prepared for several batches"
+            refused, waiting = flight.batch, flight.waiting
+            flight.batch, flight.waiting = content.batch, False
             if waiting:
                 refusal = refuse(refused, flight, self.committed, self._committed_batch)
                 assert refusal is not None, "two unlike batches, both welcome"
-                self._ask(refusal)
+                self._asking.ask(refusal)
         return None
 
     def _commit(self, ours: StoreCommit, fence: Fence, batch: Batch) -> None:
         flight = self._flight
-        if fence.incarnation > self._incarnation:
+        if fence.incarnation > self._job.incarnation:
             return self._stop(fence.incarnation)
         assert flight is not None, "a commit of no epoch"
         assert ours.fence.epoch == fence.epoch == self.committed + 1, "committed epochs grow by one"
@@ -364,53 +431,82 @@ class Master:
         self._progress.forget_half_applied()
         self._advance_checkpoint()  # before Spark goes on, so that containers still have this epoch at hand
         if flight.waiting:
-            self._ask(FinishBatch(batch, self.committed))
+            self._finish = FinishBatch(batch, self.committed)
         return None
 
     def _stop(self, successor: int) -> None:
         self._stopped = True
-        self._pending.clear()
-        self._ask(Stop(f"incarnation {successor} has taken over from {self._incarnation}", successor))
+        self._asking.pending.clear()
+        ours = self._job.incarnation
+        self._asking.ask(Stop(f"incarnation {successor} has taken over from {ours}", successor))
 
     # ---------------------------------------------------------------------------- whatever is possible now
 
     def _advance(self) -> None:
         self._advance_routing()
-        if self._gathered:
+        if self.gathered:
             self._advance_recovery()
         if self._flight and self._flight.failure:
             self._advance_undo(self._flight)
         elif self._flight and self._flight.waiting:
             self._advance_epoch(self._flight)
         self._advance_checkpoint()
+        if self._finish and not (self._job.safety.blocking and self._checkpoints.running):
+            self._asking.ask(self._finish)
+            self._finish = None
 
     def _advance_routing(self) -> None:
-        wanted = self._job.containers if self._job else 0
-        self._gathered = (self._gathered and bool(self._living)) or len(self._living) >= wanted
-        missing = wanted - len(self._living) - self._coming
-        if missing > 0 and not self._gathered:
-            self._coming += missing
-            self._ask(NeedContainers(missing))
-        if self._gathered and self._progress.orphaned:
-            self._progress.assign(self._living)
+        elastic = self._elastic
+        elastic.gather(whole=self.whole, busy=self._busy)
+        changed = self.gathered and self._progress.orphaned
+        if changed:
+            elastic.adopt()
+        if self.gathered:
+            changed = elastic.advance(self._moment()) or changed
+        if changed:
             self._routing_version += 1
-            self._ask(StoreRouting(self.fence, self.routing))
+            self._asking.ask(StoreRouting(self.fence, self.routing))
+
+    @property
+    def _busy(self) -> bool:
+        return self._flight is not None and self._flight.waiting
+
+    def _moment(self) -> Moment:
+        flight = self._flight
+        written = [one.slices for one in self._asking.pending.values() if isinstance(one, WriteCheckpoint)]
+        return Moment(
+            self.committed,
+            self.fence,
+            whole=self.whole,
+            between=flight is None or not flight.prepared,
+            busy=self._busy,
+            writing=frozenset().union(*written),
+        )
 
     def _advance_recovery(self) -> None:
-        behind = self._progress.behind(self._progress.at(self.committed))
-        for container, slices in behind.items():
-            self._task(Restore(container, self.fence, slices, self.committed, self._checkpoints.newest))
+        for container, slices in self._progress.behind(self._progress.at(self.committed)).items():
+            free = slices - self._elastic.unsettled(container)
+            copied = frozenset(slice_ for slice_ in free if container in self._elastic.copies.held[slice_])
+            if copied:
+                self._task(Activate(container, self.fence, copied, self.committed))
+            if free - copied:
+                newest = self._checkpoints.newest
+                self._task(Restore(container, self.fence, free - copied, self.committed, newest))
 
     def _advance_epoch(self, flight: Flight) -> None:
-        progress, levels = self._progress, len(flight.prepared)
+        progress, elastic, levels = self._progress, self._elastic, len(flight.prepared)
         start = progress.at(self.committed)
+        dual = elastic.moves.dual
         for (container, position), slices in progress.between(start, start + levels).items():
-            self._task(Apply(container, self.fence, slices, position - start + 1))
+            self._task(Apply(container, self.fence, slices, position - start + 1, slices & dual))
+        for (container, position), slices in elastic.shadows(start, start + levels).items():
+            elastic.begin(self._asking.ask(Apply(container, self.fence, slices, position - start + 1, slices)))
         if flight.step or (levels and not self._all_applied(levels)):
             return
         if levels < progress.levels:
-            self._step(RunIntake(self.fence, levels + 1, flight.batch))
-        elif sink := next((sink for sink in self._sinks if sink not in flight.sinks_done), None):
+            if levels or not elastic.moves.stopping:
+                self._step(RunIntake(self.fence, levels + 1, flight.batch))
+        elif sink := next((sink for sink in self._job.sinks if sink not in flight.sinks_done), None):
             self._step(RunSink(self.fence, sink))
         else:
             self._step(StoreCommit(self.fence, flight.batch))
@@ -419,60 +515,36 @@ class Master:
         return self._progress.reached(self._progress.at(self.committed, level))
 
     def _advance_undo(self, flight: Flight) -> None:
-        if isinstance(flight.step, StoreCommit) or self._is_pending(Apply):
+        if isinstance(flight.step, StoreCommit) or self._asking.awaits(Apply):
             return  # whether there is something to take back is only known after these
-        for container, slices in self._progress.past(self._progress.at(self.committed)).items():
+        here = self._progress.at(self.committed)
+        for container, slices in self._progress.past(here).items():
             self._task(Undo(container, self.fence, slices))
-        if not self._is_pending(Undo):
+        self._elastic.begin_again_past(here, self.fence)
+        if not self._asking.awaits(Undo):
             error, flight.failure = flight.failure, None
             assert error is not None, "an undo without a failure"
             self._fail(error)
 
     def _advance_checkpoint(self) -> None:
-        if self.whole and self._checkpoints.due(self.committed):
-            self._ask(*self._checkpoints.begin(self.committed, self.fence, self._progress.held()))
+        if self.whole and self._checkpoints.due(self.committed, self._now):
+            begun = self._checkpoints.begin(self.committed, self._now, self.fence, self._progress.held())
+            self._asking.ask_all(begun)
 
     def _give_up_checkpoint(self) -> None:
         self._checkpoints.give_up()
-        for id_, instruction in list(self._pending.items()):
-            if isinstance(instruction, WriteCheckpoint | VerifyPacks | StoreManifest):
-                del self._pending[id_]
+        self._asking.give_up(lambda one: isinstance(one, WriteCheckpoint | VerifyPacks | StoreManifest))
 
     # ------------------------------------------------------------------------------------------ bookkeeping
 
-    def _ask(self, *instructions: Instruction) -> None:
-        for instruction in instructions:
-            self._number(instruction)
-
-    def _number(self, instruction: Asked) -> Asked:
-        self._asked += 1
-        numbered = replace(instruction, id=f"{self._incarnation}.{self._asked}")
-        if numbered.answered:
-            self._pending[numbered.id] = numbered
-        self._out.append(numbered)
-        self._story.append(numbered)
-        return numbered
-
     def _task(self, instruction: ToContainer) -> None:
-        self._progress.begin(instruction.slices, self._number(instruction).id)
+        self._progress.begin(instruction.slices, self._asking.ask(instruction).id)
 
     def _step(self, instruction: RunIntake | StorePrepare | RunSink | StoreCommit) -> None:
         flight = self._flight
         assert flight is not None, "a step of no epoch"
         assert flight.step is None, "one step at a time"
-        flight.step = self._number(instruction)
-
-    def _is_pending(self, kind: type[Instruction]) -> bool:
-        return any(isinstance(instruction, kind) for instruction in self._pending.values())
-
-    @property
-    def _incarnation(self) -> int:
-        return self._job.incarnation if self._job else 0
-
-    @property
-    def _sinks(self) -> tuple[str, ...]:
-        return self._job.sinks if self._job else ()
+        flight.step = self._asking.ask(instruction)
 
     def _impossible(self, what: str, cause: AssertionError) -> NoReturn:
-        story = "\n".join(f"  {'→' if isinstance(entry, Event) else '←'} {entry}" for entry in self._story)
-        raise Impossible(f"{what}\nThe story so far:\n{story}") from cause
+        raise Impossible(f"{what}\nThe story so far:\n{self._asking.story()}") from cause

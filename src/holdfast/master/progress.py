@@ -40,6 +40,17 @@ class Progress:
     def has(self, slice_: int, position: int) -> bool:
         return slice_ not in self._half and self._position[slice_] >= position
 
+    def rests(self, slice_: int, position: int) -> bool:
+        """It is exactly there, and nothing is under way on it."""
+        return self.has(slice_, position) and self._position[slice_] == position and self._task[slice_] is None
+
+    def short_of(self, position: int) -> list[int]:
+        return [slice_ for slice_ in range(len(self.owners)) if not self.has(slice_, position)]
+
+    def with_task(self, slices: Iterable[int], task: str) -> frozenset[int]:
+        """Those that this task is under way on."""
+        return frozenset(slice_ for slice_ in slices if self._task[slice_] == task)
+
     @property
     def orphaned(self) -> bool:
         return None in self.owners
@@ -50,8 +61,17 @@ class Progress:
 
     # ------------------------------------------------------------------------------------------- ownership
 
-    def assign(self, living: Iterable[str]) -> None:
-        before, self.owners = self.owners, assign(self.owners, living)
+    def orphans(self) -> list[int]:
+        return [slice_ for slice_, owner in enumerate(self.owners) if owner is None]
+
+    def give(self, slice_: int, owner: str, position: int = NOWHERE, task: str | None = None) -> None:
+        """A new owner that has the slice at this position, and perhaps is at work on it."""
+        assert self._task[slice_] is None, f"slice {slice_} is busy with {self._task[slice_]}"
+        self.owners = (*self.owners[:slice_], owner, *self.owners[slice_ + 1 :])
+        self._position[slice_], self._task[slice_] = position, task
+
+    def assign(self, living: Iterable[str], takers: Iterable[str]) -> None:
+        before, self.owners = self.owners, assign(self.owners, living, takers)
         for slice_, (old, new) in enumerate(zip(before, self.owners, strict=True)):
             assert old is None or old == new, f"slice {slice_} was taken from {old}, which lives"
 

@@ -27,6 +27,10 @@ class Desk(flight.FlightServerBase):
         self._thread = threading.Thread(target=self.serve, daemon=True, name="holdfast-desk")
         self._thread.start()
 
+    def answer(self, questions: Mapping[str, Question]) -> None:
+        """These too, from now on."""
+        self._questions.update(questions)
+
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
         try:
             ask = self._questions.get(action.type)

@@ -86,6 +86,7 @@ class EpochJobs:
     token: str
     master: Callable[[], Address]
     groups: Callable[[], Groups]
+    push_groups: Callable[[], Groups]
     push: bool
     preaggregation: Preaggregation
     sinks: dict[str, OpenSink]
@@ -150,7 +151,7 @@ class EpochJobs:
     def _push(self) -> Push | None:
         if not self.push:
             return None
-        return Push(self.token, self.job, self.incarnation, self.groups())
+        return Push(self.token, self.job, self.incarnation, self.push_groups())
 
     def _level(self, stage: Stage) -> int:
         return next(item.plan.level for item in self.plan.inputs if item.node is stage)

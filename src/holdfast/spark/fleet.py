@@ -1,7 +1,8 @@
-"""The containers of a run: started, watched, called, ended.
+"""The containers of a run: started, watched, called, ended, whoever launched them.
 
-A process that ends is evidence and reported at once. Silence is suspicion: a container that does not answer its pings
-is killed after ``silence`` seconds, and its end is then evidence like any other.
+A process that ends is evidence, and so is a port that refuses or that somebody else answers on: reported at once.
+Silence is only suspicion: such a container is first a suspect, then killed by the launcher that started it, and its
+end is evidence like any other. Only an end that cannot be confirmed is taken for granted, a little later.
 """
 
 from __future__ import annotations
@@ -10,60 +11,86 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from holdfast.container.client import Address, Client, Unreachable
-from holdfast.errors import ContainerError, HoldfastError
-from holdfast.spark.launcher import ContainerProcess, ContainerSettings, new_name
+from holdfast.errors import ContainerError, HoldfastError, TokenError
+from holdfast.spark.launcher import Handle, Launcher, is_refused, new_name
 
-PING_SECONDS = 1.0
-SILENCE_SECONDS = 5.0
-UNCONFIRMED_SECONDS = 2.0
+MOST_AT_ONCE = 64
+HOST_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Silence:
+    """How long a container may be silent before what is done about it, in seconds."""
+
+    suspect: float = 1.0  # it gets no more pushes
+    kill: float = 5.0
+    unconfirmed: float = 2.0  # from the kill on: then it counts as lost anyway
+    ping: float = 0.5  # between pings, and what one may take
+
+
+class Member(NamedTuple):
+    name: str
+    pid: int
+    alive: bool
+    host: str
 
 
 class Fleet:
     def __init__(
         self,
-        settings: ContainerSettings,
+        launcher: Launcher,
         host: Mapping[str, Any],
         lost: Callable[[str, str], None],
-        environment: Mapping[str, str] | None = None,
+        silence: Silence | None = None,
     ) -> None:
-        self._settings = settings
+        self.launcher = launcher
+        self.silence = silence or Silence()
         self._host = dict(host)  # what every container is told of the job when it starts
         self._lost = lost
-        self._environment = environment
         self._lock = threading.Lock()
-        self._processes: dict[str, ContainerProcess] = {}
+        self._handles: dict[str, Handle] = {}
         self._clients: dict[str, Client] = {}
         self._gone: set[str] = set()
+        self._silent: dict[str, float] = {}
         self._started = 0
         self._closing = threading.Event()
         self._pinger = threading.Thread(target=self._ping_all, daemon=True, name="holdfast-pings")
         self._pinger.start()
 
     def start(self, count: int) -> list[str]:
-        """Start ``count`` containers side by side; the names of those that host the job now."""
+        """Start ``count`` containers side by side; the names of those that host the job now.
+
+        One that cannot start is reported as lost, with its reason, and holds up no other. If none can, that raises.
+        """
+        if count < 1 or self._closing.is_set():
+            return []
         with self._lock:
-            if self._closing.is_set():
-                return []
             names = [new_name(self._started + at) for at in range(count)]
             self._started += count
-            processes = [ContainerProcess(name, self._settings, self._environment) for name in names]
-            self._processes.update(zip(names, processes, strict=True))
-        ready = []
-        for process in processes:
-            client = Client(process.await_ready(), self._settings.token)
-            with self._lock:
-                self._clients[process.container] = client
-            process.on_exit(self._ended)
+        errors: list[tuple[str, Exception]] = []
+
+        def one(name: str) -> bool:
             try:
-                client.call("host", self._host)
-            except Unreachable:
-                process.kill()  # its end is reported like any other
-            else:
-                ready.append(process.container)
-        return ready
+                return self._start_one(name)
+            except Exception as error:  # whatever it is, the others go on
+                errors.append((name, error))
+                return False
+
+        self.launcher.make_room(count)
+        with ThreadPoolExecutor(min(count, MOST_AT_ONCE), thread_name_prefix="holdfast-start") as pool:
+            begun = [name for name, did in zip(names, pool.map(one, names), strict=True) if did]
+        if self._closing.is_set():
+            return []
+        if len(errors) == count:
+            raise errors[-1][1]
+        for name, error in errors:
+            self._ended(name, f"it could not start: {error.what if isinstance(error, HoldfastError) else error}")
+        with self._lock:
+            return [name for name in begun if name in self._clients]
 
     def call(
         self,
@@ -92,68 +119,167 @@ class Fleet:
             except (Unreachable, HoldfastError):
                 return name, None
 
-        with ThreadPoolExecutor(len(names), thread_name_prefix="holdfast-all") as pool:
+        with ThreadPoolExecutor(min(len(names), MOST_AT_ONCE), thread_name_prefix="holdfast-all") as pool:
             return {name: answer for name, answer in pool.map(one, names) if answer is not None}
+
+    @property
+    def suspects(self) -> frozenset[str]:
+        """Those that have been silent for longer than a moment: send them nothing that can be sent to others."""
+        with self._lock:
+            return frozenset(name for name, seconds in self._silent.items() if seconds >= self.silence.suspect)
 
     def alive(self) -> list[str]:
         with self._lock:
             return list(self._clients)
 
-    def all(self) -> list[tuple[str, int, bool]]:
+    def all(self) -> list[Member]:
+        """Every container that there ever was in this run."""
         with self._lock:
-            return [(name, process.pid, process.alive) for name, process in self._processes.items()]
+            handles = list(self._handles.items())
+            gone = set(self._gone)
+        return [Member(name, handle.pid, name not in gone and handle.alive, handle.host) for name, handle in handles]
 
     def address(self, container: str) -> Address:
-        address = self._processes[container].address
+        address = self._handles[container].address
         assert address is not None, f"{container} has never listened"
         return address
 
+    def host_of(self, container: str) -> str:
+        return self._handles[container].host
+
     def kill(self, container: str) -> None:
-        process = self._processes.get(container)
-        if process is None or not process.alive:
-            raise ContainerError(
-                f"There is no living container '{container}'.",
-                todo=f"Those alive are: {', '.join(self.alive())}.",
-            )
-        process.kill()
+        """As if it had crashed: its end is reported like any other."""
+        self._living(container).kill()
+
+    def end(self, container: str) -> None:
+        """An end that is wanted, so that Spark may have the executor back: not reported as a loss."""
+        handle = self._living(container)
+        with self._lock:
+            self._gone.add(container)
+        self._part_with(container)
+        handle.close()
 
     def close(self) -> None:
         self._closing.set()
-        self._pinger.join(PING_SECONDS * 3)
+        self._pinger.join()
         with self._lock:
-            clients, processes = list(self._clients.values()), list(self._processes.values())
-        for process in processes:
-            process.close()
+            clients, handles = list(self._clients.values()), list(self._handles.values())
+        if handles:
+            with ThreadPoolExecutor(min(len(handles), MOST_AT_ONCE), thread_name_prefix="holdfast-close") as pool:
+                list(pool.map(lambda handle: handle.close(), handles))
         for client in clients:
             client.close()
+        self.launcher.close()
+
+    # --- starting and ending ------------------------------------------------------------------------------
+
+    def _start_one(self, name: str) -> bool:
+        with self._lock:
+            if self._closing.is_set():
+                return False
+            handle = self.launcher.start(name)
+            self._handles[name] = handle
+        client = None
+        try:
+            client = Client(handle.await_ready(), self.launcher.settings.token)
+            client.call("host", self._host, timeout=HOST_SECONDS)
+        except BaseException:
+            if client is not None:
+                client.close()
+            handle.close()
+            raise
+        with self._lock:
+            self._clients[name] = client
+            self._silent[name] = 0.0
+        handle.on_exit(self._exited)
+        return True
 
     def _identity(self) -> dict[str, Any]:
         return {"job": self._host["job"], "incarnation": self._host["incarnation"]}
+
+    def _living(self, container: str) -> Handle:
+        with self._lock:
+            handle = self._handles.get(container)
+            if handle is not None and container not in self._gone and handle.alive:
+                return handle
+        raise ContainerError(
+            f"There is no living container '{container}'.",
+            todo=f"Those alive are: {', '.join(self.alive())}.",
+        )
+
+    def _exited(self, container: str, reason: str) -> None:
+        self._ended(container, reason)
+        if not self._closing.is_set():
+            self._handles[container].close()
 
     def _ended(self, container: str, reason: str) -> None:
         with self._lock:
             first = container not in self._gone
             self._gone.add(container)
+            handle = self._handles.get(container)
+        self._part_with(container)
+        if not first or self._closing.is_set():
+            return
+        if handle is not None:
+            handle.kill()  # nothing may be left of one that was only taken for dead
+        self._lost(container, reason)
+
+    def _part_with(self, container: str) -> None:
+        with self._lock:
             client = self._clients.pop(container, None)
+            self._silent.pop(container, None)
         if client is not None:
             client.close()
-        if first and not self._closing.is_set():
-            self._lost(container, reason)
+
+    # --- watching -----------------------------------------------------------------------------------------
 
     def _ping_all(self) -> None:
-        heard: dict[str, float] = {}
-        while not self._closing.wait(PING_SECONDS):
-            for name in self.alive():
-                heard.setdefault(name, time.monotonic())
-                try:
-                    self.call(name, "ping", {}, timeout=PING_SECONDS)
-                    heard[name] = time.monotonic()
-                except (Unreachable, HoldfastError):
-                    silent = time.monotonic() - heard[name]
-                    if silent > SILENCE_SECONDS + UNCONFIRMED_SECONDS:
-                        self._ended(name, "it was silent, and its end could not be confirmed")
-                    elif silent > SILENCE_SECONDS:
-                        self._processes[name].kill()
+        last = time.monotonic()
+        killed: set[str] = set()
+        with ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="holdfast-ping") as pool:
+            while not self._closing.wait(self.silence.ping):
+                names = self.alive()
+                answers = list(pool.map(self._ping, names))
+                # If it was the driver that slept (a laptop's lid, a stopped process), the containers were not silent.
+                step = min(time.monotonic() - last, 3 * self.silence.ping)
+                last = time.monotonic()
+                for name, evidence in zip(names, answers, strict=True):
+                    if evidence:
+                        self._ended(name, evidence)
+                    elif evidence is None:
+                        self._more_silence(name, step, killed)
+                    else:
+                        self._heard(name)
+
+    def _ping(self, name: str) -> str | None:
+        """What proves its end; "" if it answers, None if it is silent."""
+        try:
+            self.call(name, "ping", {}, timeout=self.silence.ping)
+        except TokenError:
+            return "another process listens on its port"
+        except Unreachable:
+            return "its host refuses connections to it" if is_refused(self.address(name), self.silence.ping) else None
+        except HoldfastError:
+            pass  # an answer is an answer
+        return ""
+
+    def _heard(self, name: str) -> None:
+        with self._lock:
+            if name in self._silent:
+                self._silent[name] = 0.0
+
+    def _more_silence(self, name: str, step: float, killed: set[str]) -> None:
+        with self._lock:
+            if name not in self._silent:
+                return
+            self._silent[name] += step
+            silent = self._silent[name]
+            handle = self._handles[name]
+        if silent >= self.silence.kill + self.silence.unconfirmed:
+            self._ended(name, "it was silent, and its end could not be confirmed")
+        elif silent >= self.silence.kill and name not in killed:
+            killed.add(name)
+            handle.kill()
 
 
 def group_by_owner(slices: Sequence[int], owner: Callable[[int], str]) -> dict[str, tuple[int, ...]]:

@@ -1,7 +1,8 @@
-"""Containers as children of the driver (``local[*]``, and any cluster whose executors can reach the driver's host).
+"""Where containers come from: the protocol, and the launcher whose containers are children of the driver.
 
-A child lives on a pipe: its settings come in on standard input, and when the driver goes the pipe closes and so does
-the child. Its last lines of error output are kept in memory, to be shown when it cannot start.
+A child lives on a pipe: its settings come in on standard input, and when its parent goes the pipe closes and so does
+the child. Its last lines of error output are kept in memory, to be shown when it cannot start. An executor starts its
+container in the same way (see ``executors``), so that how a container lives and ends is written once.
 """
 
 from __future__ import annotations
@@ -9,18 +10,21 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Protocol
 
 from holdfast.container.client import Address
 from holdfast.errors import ContainerError
 
 START_SECONDS = 120.0
+END_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -31,11 +35,87 @@ class ContainerSettings:
     staging_bytes: int = 256 << 20
 
 
+class Handle(Protocol):
+    """One container as the process that asked for it sees it."""
+
+    container: str
+
+    @property
+    def address(self) -> Address | None:
+        """Where it listens, once it is ready."""
+
+    @property
+    def host(self) -> str:
+        """The machine it is on, by the name others know it: backups go to other hosts first."""
+
+    @property
+    def pid(self) -> int:
+        """On its host; 0 until it has one."""
+
+    @property
+    def alive(self) -> bool:
+        """Not known to have ended."""
+
+    def await_ready(self) -> Address:
+        """Wait until it listens, or raise why it never will."""
+
+    def on_exit(self, call: Callable[[str, str], None]) -> None:
+        """Call ``call(container, reason)`` once, when its end is certain."""
+
+    def kill(self) -> None:
+        """End it without waiting; the end itself is told to ``on_exit``."""
+
+    def close(self) -> None:
+        """End it and give back everything that was held for it."""
+
+
+class Launcher(Protocol):
+    settings: ContainerSettings
+
+    def make_room(self, count: int) -> None:
+        """Say that ``count`` more containers are about to be started."""
+
+    def start(self, name: str) -> Handle: ...
+
+    def free_executors(self) -> int:
+        """How many executors have no container: places where one more would bring more than company."""
+
+    def close(self) -> None: ...
+
+
+class ChildLauncher:
+    """Containers as children of this process (``local[*]``, and wherever executors can reach the driver's host)."""
+
+    def __init__(self, settings: ContainerSettings, environment: Mapping[str, str] | None = None) -> None:
+        self.settings = settings
+        self._environment = environment
+
+    def make_room(self, count: int) -> None:
+        """There is always room: the driver's host is the only one."""
+
+    def start(self, name: str) -> ContainerProcess:
+        return ContainerProcess(name, self.settings, self._environment)
+
+    def free_executors(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        """Nothing is held between the handles."""
+
+
 class ContainerProcess:
-    """One running child."""
+    """One running child.
+
+    ``bound`` ties it to the calling *thread* as well, by the kernel: then it ends even if it is stopped or stuck and
+    cannot see its pipe close. Only for callers whose thread lives as long as they want the child to.
+    """
 
     def __init__(
-        self, container: str, settings: ContainerSettings, environment: Mapping[str, str] | None = None
+        self,
+        container: str,
+        settings: ContainerSettings,
+        environment: Mapping[str, str] | None = None,
+        bound: bool = False,
     ) -> None:
         self.container = container
         self._tail: deque[str] = deque(maxlen=40)
@@ -48,15 +128,7 @@ class ContainerProcess:
             start_new_session=True,  # a Ctrl-C in the terminal is for the driver to handle
         )
         assert self._process.stdin is not None
-        line = json.dumps(
-            {
-                "container": container,
-                "token": settings.token,
-                "host": settings.host,
-                "threads": settings.threads,
-                "staging_bytes": settings.staging_bytes,
-            }
-        )
+        line = json.dumps({"container": container, "parent": os.getpid() if bound else 0, **asdict(settings)})
         try:
             self._process.stdin.write(line.encode() + b"\n")
             self._process.stdin.flush()
@@ -65,7 +137,15 @@ class ContainerProcess:
         self._settings = settings
         self._drain = threading.Thread(target=self._keep_tail, daemon=True, name=f"tail-{container}")
         self._drain.start()
-        self.address: Address | None = None
+        self._address: Address | None = None
+
+    @property
+    def address(self) -> Address | None:
+        return self._address
+
+    @property
+    def host(self) -> str:
+        return self._settings.host
 
     @property
     def pid(self) -> int:
@@ -95,13 +175,10 @@ class ContainerProcess:
                 safe="The store was not changed by it.",
                 todo="Mend what the lines above say, then start the job again.",
             )
-        port = json.loads(line)["port"]
-        self.address = Address(self.container, f"grpc://{self._settings.host}:{port}")
-        return self.address
+        self._address = Address(self.container, f"grpc://{self._settings.host}:{json.loads(line)['port']}")
+        return self._address
 
     def on_exit(self, call: Callable[[str, str], None]) -> None:
-        """Call ``call(container, reason)`` once, when the process ends."""
-
         def watch() -> None:
             code = self._process.wait()
             call(self.container, f"its process ended with code {code}")
@@ -115,8 +192,9 @@ class ContainerProcess:
     def close(self) -> None:
         """End the process and give back every pipe and thread."""
         self.kill()
-        self._process.wait()
-        self._drain.join(5)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # in the kernel's hands, on a disk that hangs
+            self._process.wait(END_SECONDS)
+        self._drain.join(END_SECONDS)
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             assert pipe is not None
             with contextlib.suppress(BrokenPipeError):
@@ -126,6 +204,18 @@ class ContainerProcess:
         assert self._process.stderr is not None
         for line in self._process.stderr:
             self._tail.append(line.decode(errors="replace").rstrip())
+
+
+def is_refused(address: Address, timeout: float) -> bool:
+    """A broken call has many causes; a refused connection has one: nobody listens there any more."""
+    host, _, port = address.location.removeprefix("grpc://").rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout):
+            return False
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
 
 
 def new_name(number: int) -> str:

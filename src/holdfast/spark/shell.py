@@ -12,64 +12,47 @@ import logging
 import queue
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from holdfast import faults
 from holdfast.container.client import Address, Unreachable
-from holdfast.errors import (
-    ContainerError,
-    CorruptionError,
-    EpochGone,
-    FencedError,
-    HoldfastError,
-    StoreError,
-    from_wire,
-)
+from holdfast.errors import ContainerError, CorruptionError, EpochGone, FencedError, HoldfastError, from_wire
 from holdfast.log.ledger import Ledger
-from holdfast.log.pack import Pack, pack_name
-from holdfast.log.records import Commit, Fence, Manifest, Prepare, SegmentRef
-from holdfast.log.records import Routing as RoutingFile
-from holdfast.master import messages as m
+from holdfast.master import events as ev
+from holdfast.master import instructions as do
 from holdfast.master.machine import Master
 from holdfast.plan.graph import Sink
-from holdfast.spark.epoch import EpochJobs, Tag
+from holdfast.spark.epoch import EpochJobs
 from holdfast.spark.fleet import Fleet, group_by_owner
+from holdfast.spark.history import EpochFigures, History
+from holdfast.spark.launcher import new_name
+from holdfast.spark.performing import Performer
 from holdfast.spark.scan import Groups
 
 LOG = logging.getLogger("holdfast")
-EVENTS_KEPT = 200
 OWNER_SECONDS = 60.0
+CLOCK_SECONDS = 0.25
+LOADS_SECONDS = 20.0
+BEHIND = (
+    do.NeedContainers,
+    do.EndContainer,
+    do.SendCopies,
+    do.DropCopies,
+    do.WriteCheckpoint,
+    do.VerifyPacks,
+    do.StoreManifest,
+    do.CutLog,
+)
+"""What no epoch waits for."""
 
 
 class Stopping(Exception):
     """The run is being stopped; the offered batch was not begun."""
-
-
-@dataclass(frozen=True)
-class RunEvent:
-    """Something worth telling a person: a loss, a recovery, a checkpoint, a failure."""
-
-    kind: str
-    text: str
-    at: float
-    seconds: float = 0.0
-    epoch: int = 0
-
-
-@dataclass
-class EpochFigures:
-    """What the last epoch was like."""
-
-    rows: int = 0
-    seconds: float = 0.0
-    parts: dict[str, float] = field(default_factory=dict)
 
 
 class Shell:
@@ -77,50 +60,56 @@ class Shell:
         self.machine = Master()
         self.ledger = ledger
         self.incarnation = incarnation
+        self.history = History()
         self.rows = 0
         self.last = EpochFigures()
-        self.events: deque[RunEvent] = deque(maxlen=EVENTS_KEPT)
         self.error: HoldfastError | None = None  # the run is over
         self.failure: Exception | None = None  # the last offered batch failed
         self.restore_failure: Exception | None = None  # slices that could not be brought back
+        self.on_commit: Callable[[EpochFigures], None] = lambda _: None
         self._fleet = fleet
         self._sinks = sinks
+        self._performer = Performer(ledger, incarnation, fleet, self.history)
         self._jobs: EpochJobs | None = None
-        self._counters: dict[str, int] = {}
-        self._prepares: dict[int, Prepare] = {}  # of the epoch in flight, by level
-        self._sizes: dict[str, dict[str, dict[str, int]]] = {}  # container → stage → changed/rows
-        self._lost_at: dict[str, float] = {}
-        self._clock = 0
+        self._sizes: dict[str, dict[str, Mapping[str, int]]] = {}  # container → stage → changed/rows
         self._changed = threading.Condition()
-        self._ledger_lock = threading.RLock()
-        self._queue: queue.SimpleQueue[m.Event | None] = queue.SimpleQueue()
-        self._spark: queue.SimpleQueue[m.Instruction] = queue.SimpleQueue()
+        self._queue: queue.Queue[ev.Event | threading.Event | None] = queue.Queue()
+        self._spark: queue.SimpleQueue[do.Instruction] = queue.SimpleQueue()
         self._gate = threading.Lock()  # held while an epoch runs, and by whoever stops the run
         self._offering = 0
         self._stopping = False
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="holdfast-shell")
-        self._behind = ThreadPoolExecutor(16, thread_name_prefix="holdfast-behind")  # what no epoch waits for
+        self._behind = ThreadPoolExecutor(32, thread_name_prefix="holdfast-behind")  # what no epoch waits for
+        self._closing = threading.Event()
         self._dispatcher = threading.Thread(target=self._dispatch, daemon=True, name="holdfast-master")
         self._dispatcher.start()
+        self._clock = threading.Thread(target=self._keep_time, daemon=True, name="holdfast-clock")
 
     # --- from outside -------------------------------------------------------------------------------------
 
-    def begin(self, started: m.Started, jobs: EpochJobs, counters: Mapping[str, int], clock: int) -> None:
+    def begin(
+        self,
+        started: ev.Started,
+        jobs: EpochJobs,
+        counters: Mapping[str, int],
+        clock: int,
+        bandwidth: float | None,
+    ) -> None:
         self._jobs = jobs
-        self._counters = dict(counters)
-        self._clock = clock
+        performer = self._performer
+        performer.sinks, performer.counters, performer.clock = tuple(self._sinks), dict(counters), clock
+        performer.bandwidth = bandwidth
         self.tell(started)
+        self._clock.start()
 
-    def tell(self, event: m.Event) -> None:
+    def tell(self, event: ev.Event) -> None:
         self._queue.put(event)
 
     def lost(self, container: str, reason: str) -> None:
-        self._note("lost", f"container {container} is lost: {reason}")
-        with self._changed:
-            self._lost_at[container] = time.monotonic()
-        self.tell(m.ContainerLost(container, reason))
+        self.history.lost(container, reason)
+        self.tell(ev.ContainerLost(container, reason))
 
-    def offer(self, frame: DataFrame, batch: m.Batch) -> None:
+    def offer(self, frame: DataFrame, batch: ev.Batch) -> None:
         """``foreachBatch``: returns when the batch is a committed epoch, raises when it is not."""
         with self._gate:
             self._offering = threading.get_ident()
@@ -129,20 +118,21 @@ class Shell:
             if self.error is not None:
                 raise self.error
             began = time.perf_counter()
-            self.tell(m.BatchOffered(batch))
+            self.tell(ev.BatchOffered(batch))
             while True:
                 instruction = self._spark.get()
                 match instruction:
-                    case m.FinishBatch() | m.FailBatch() | m.RefuseBatch() if instruction.batch != batch:
+                    case do.FinishBatch() | do.FailBatch() | do.RefuseBatch() if instruction.batch != batch:
                         continue  # about an earlier offer, which has its answer
-                    case m.FinishBatch():
+                    case do.FinishBatch():
                         self.last = replace(self.last, seconds=time.perf_counter() - began)
+                        self.on_commit(self.last)
                         return
-                    case m.FailBatch(error=error):
+                    case do.FailBatch(error=error):
                         raise self._failed_with(error)
-                    case m.RefuseBatch():
+                    case do.RefuseBatch():
                         raise self._failed_with(instruction.error())
-                    case m.Stop():
+                    case do.Stop():
                         assert self.error is not None
                         raise self._failed_with(self.error)
                     case _:
@@ -151,20 +141,18 @@ class Shell:
     def scrub(self) -> int:
         """Read the log above the newest checkpoint back; if part is bad, checkpoint while live state is past it."""
         with self._changed:
-            committed, container = (
-                self.machine.committed,
-                next((name for name in self.machine.routing.table if name), None),
-            )
-        with self._ledger_lock:
-            manifests = self.ledger.manifests(self._note_corrupt)
+            committed, table = self.machine.committed, self.machine.routing.table
+        container = next((name for name in table if name), None)
+        with self._performer.ledger_lock:
+            manifests = self.ledger.manifests(self.history.corrupt)
         if container is None:
             return 0
         span = {"first": manifests[-1].epoch + 1 if manifests else 1, "last": committed}
         try:
             return int(self._fleet().call(container, "scrub", span)[0]["segments"])
         except CorruptionError as error:
-            self._note_corrupt(error)
-            self.tell(m.CheckpointWanted(error.what))
+            self.history.corrupt(error)
+            self.tell(ev.CheckpointWanted(error.what))
             raise
 
     def _failed_with(self, error: Exception) -> Exception:
@@ -185,8 +173,11 @@ class Shell:
             pass
 
     def close(self) -> None:
+        self._closing.set()
         self._queue.put(None)
         self._dispatcher.join(10)
+        if self._clock.is_alive():
+            self._clock.join(10)
         for pool in (self._pool, self._behind):
             pool.shutdown(wait=True, cancel_futures=True)
 
@@ -252,26 +243,52 @@ class Shell:
                 sizes.get(stage, {}).get("rows" if mode == "all" else "changed", 0) for sizes in self._sizes.values()
             )
 
+    def suspects(self) -> frozenset[str]:
+        return self._fleet().suspects
+
+    @contextlib.contextmanager
+    def between_epochs(self) -> Iterator[None]:
+        """While this is held no epoch runs."""
+        with self._gate:
+            yield
+
+    def drained(self) -> None:
+        """Everything that was told until now has been heard by the master."""
+        done = threading.Event()
+        self._queue.put(done)
+        done.wait(OWNER_SECONDS)
+
+    def push_groups(self) -> Groups:
+        """Where rows may be pushed: not to a container that has been silent."""
+        suspects = self._fleet().suspects
+        return tuple(group for group in self.groups() if group[0].container not in suspects)
+
     # --- the dispatcher -----------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
         while (event := self._queue.get()) is not None:
+            if isinstance(event, threading.Event):
+                event.set()
+                continue
             try:
                 with self._changed:
                     instructions = self.machine.handle(event)
+                    self.history.epoch = self.machine.committed
+                    self.history.follow(self.machine.operations)
                     self._changed.notify_all()
-                self._note_healing(event)
                 for instruction in instructions:
                     self._perform(instruction)
             except BaseException as error:
                 LOG.exception("the master failed")
                 self._fatal(error if isinstance(error, HoldfastError) else HoldfastError(f"The master failed: {error}"))
 
-    def _perform(self, instruction: m.Instruction) -> None:
+    def _perform(self, instruction: do.Instruction) -> None:
         match instruction:
-            case m.RunIntake() | m.RunSink() | m.FinishBatch() | m.FailBatch() | m.RefuseBatch():
+            case do.RunIntake() | do.RunSink() | do.FinishBatch() | do.FailBatch() | do.RefuseBatch():
                 self._spark.put(instruction)
-            case m.Stop():
+            case do.TellPeople(kind=kind, text=text):
+                self.history.note(kind, text)
+            case do.Stop():
                 self._fatal(
                     FencedError(
                         f"This driver is no longer the master of the job: {instruction.reason}.",
@@ -279,39 +296,66 @@ class Shell:
                         todo="Stop this driver. If it should run the job, stop the other one and start this one again.",
                     )
                 )
-            case m.NeedContainers() | m.WriteCheckpoint() | m.VerifyPacks() | m.StoreManifest() | m.CutLog():
-                self._behind.submit(self._background, instruction)
             case _:
-                self._pool.submit(self._background, instruction)
+                pool = self._behind if isinstance(instruction, BEHIND) else self._pool
+                pool.submit(self._background, instruction)
 
     def _fatal(self, error: HoldfastError) -> None:
         with self._changed:
             self.error = self.error or error
             self._changed.notify_all()
-        self._note("failed", str(error).splitlines()[0])
-        self._spark.put(m.Stop(reason=str(error), successor=0))
+        self.history.note("failed", str(error).splitlines()[0])
+        self._spark.put(do.Stop(reason=str(error), successor=0))
+
+    def _keep_time(self) -> None:
+        """The master's clock; and now and then it hears how much work each slice is."""
+        looked = time.monotonic()
+        while not self._closing.wait(CLOCK_SECONDS):
+            now = time.monotonic()
+            if self._queue.empty():  # else it is behind: it needs no further tick
+                self.tell(ev.Clock(now))
+            if now - looked > LOADS_SECONDS:
+                looked = now
+                self._behind.submit(self._look_at_loads)
+
+    def _look_at_loads(self) -> None:
+        answers = self._fleet().call_all("loads", {}, timeout=10.0)
+        with self._changed:
+            owners = self.machine.routing.table
+        loads = tuple(
+            (int(number), float(seconds))
+            for container, answer in answers.items()
+            for number, (_rows, seconds) in answer["loads"].items()
+            if owners[int(number)] == container
+        )
+        if loads:
+            self.tell(ev.LoadsSeen(loads))
 
     # --- in the pool --------------------------------------------------------------------------------------
 
-    def _background(self, instruction: m.Instruction) -> None:
+    def _background(self, instruction: do.Instruction) -> None:
         try:
             if instruction.looks and not self._still_ours():
                 return
             answer = self._do(instruction)
         except Unreachable:
             # Evidence is the process's end; if the connection broke and the process lives, end it.
-            assert isinstance(instruction, m.ToContainer | m.VerifyPacks)
+            assert isinstance(instruction, do.ToContainer | do.VerifyPacks)
             self._suspect(instruction)
             return
         except Exception as error:
             if not isinstance(error, HoldfastError):
                 LOG.exception("instruction %s failed", instruction)
-            if isinstance(instruction, m.NeedContainers):
+            if isinstance(instruction, do.NeedContainers) and not self.machine.gathered:
                 self._fatal(error if isinstance(error, HoldfastError) else HoldfastError(str(error)))
                 return
-            self._note_failure(instruction, error)
-            self.tell(m.Failed(instruction.id, error))
-            if isinstance(instruction, m.Restore):
+            self.history.failed(type(instruction).__name__, error)
+            if isinstance(instruction, do.NeedContainers):
+                for _ in range(instruction.count):  # the job goes on with those it has
+                    self.tell(ev.ContainerLost(new_name(0), str(error)))
+                return
+            self.tell(ev.Failed(instruction.id, error))
+            if isinstance(instruction, do.Restore):
                 with self._changed:
                     self.restore_failure = error
                     self._changed.notify_all()
@@ -319,178 +363,70 @@ class Shell:
         if answer is not None:
             self.tell(answer)
 
-    def _do(self, instruction: m.Instruction) -> m.Event | None:
-        fleet = self._fleet()
+    def _do(self, instruction: do.Instruction) -> ev.Event | None:
+        performer = self._performer
         match instruction:
-            case m.NeedContainers(count=count):
+            case do.NeedContainers(count=count):
+                fleet = self._fleet()
                 for name in fleet.start(count):
-                    self.tell(m.ContainerJoined(name))
+                    self.tell(ev.ContainerJoined(name, fleet.host_of(name)))
                 return None
-            case m.StoreRouting(routing=routing):
-                with self._ledger_lock:
-                    self.ledger.put_routing(RoutingFile(routing.version, tuple(owner or "" for owner in routing.table)))
-                return m.RoutingStored(instruction.id)
-            case m.Restore():
-                self._restore(instruction)
-                return m.Restored(instruction.id)
-            case m.StorePrepare():
-                return m.PrepareStored(instruction.id, self._prepare(instruction))
-            case m.Apply():
-                self._apply(instruction)
-                return m.Applied(instruction.id)
-            case m.Undo(container=container, fence=fence, slices=slices):
-                fleet.call(container, "undo", {"epoch": fence.epoch, "slices": sorted(slices)})
-                return m.Undone(instruction.id)
-            case m.StoreCommit():
-                return self._commit(instruction)
-            case m.WriteCheckpoint(container=container, epoch=epoch, slices=slices):
-                name = pack_name(Fence(self.incarnation, epoch, instruction.fence.attempt), container)
-                fleet.call(container, "checkpoint", {"epoch": epoch, "slices": sorted(slices), "pack": name})
-                return m.CheckpointWritten(instruction.id, name)
-            case m.VerifyPacks(by=by, packs=packs):
-                files = [str(pack.file) for pack in packs]
-                if by is None:
-                    for file in files:
-                        Pack.open(self.ledger.section, file).verify()
-                else:
-                    fleet.call(by, "verify", {"packs": files})
-                return m.PacksVerified(instruction.id)
-            case m.StoreManifest():
-                self._manifest(instruction)
-                return m.ManifestStored(instruction.id)
-            case m.CutLog(epoch=epoch):
-                # A ledger of its own: deleting many files must not hold up an epoch's commit.
-                janitor = Ledger(self.ledger.store, self.ledger.section_name)
-                janitor.sweep()
-                janitor.cut(epoch)
-                with self._ledger_lock:
-                    self.ledger.forget(epoch)
+            case do.EndContainer(container=container):
+                with contextlib.suppress(ContainerError):  # it ended by itself meanwhile
+                    self._fleet().end(container)
+                self.history.note("ended", f"container {container} is not needed any more")
+                return None
+            case do.StoreRouting():
+                return performer.store_routing(instruction)
+            case do.Restore():
+                return performer.restore(instruction)
+            case do.Activate():
+                return performer.activate(instruction)
+            case do.StorePrepare():
+                return performer.store_prepare(instruction, self.machine.routing.version)
+            case do.Apply():
+                answer, sizes = performer.apply(instruction, self.machine.committed)
+                with self._changed:
+                    self._sizes.setdefault(instruction.container, {}).update(sizes)
+                return answer
+            case do.Undo():
+                return performer.undo(instruction)
+            case do.StoreCommit():
+                answer = performer.store_commit(instruction)
+                self._count(instruction.fence.epoch)
+                return answer
+            case do.SendCopies():
+                return performer.send_copies(instruction)
+            case do.Demote():
+                return performer.demote(instruction)
+            case do.Forget() | do.DropCopies():
+                return performer.drop(instruction)
+            case do.WriteCheckpoint():
+                return performer.write_checkpoint(instruction)
+            case do.VerifyPacks():
+                return performer.verify_packs(instruction)
+            case do.StoreManifest():
+                return performer.store_manifest(instruction)
+            case do.CutLog(epoch=epoch):
+                performer.cut_log(epoch)
                 return None
         raise AssertionError(f"an instruction the shell does not know: {instruction}")
 
     def _still_ours(self) -> bool:
-        with self._ledger_lock:
-            newest = self.ledger.newest_owner()
-        if newest is not None and newest.incarnation > self.incarnation:
-            self.tell(m.OwnerSeen(newest.incarnation))
+        newest = self._performer.newest_owner()
+        if newest > self.incarnation:
+            self.tell(ev.OwnerSeen(newest))
             return False
         return True
 
-    def _suspect(self, instruction: m.ToContainer | m.VerifyPacks) -> None:
-        container = instruction.container if isinstance(instruction, m.ToContainer) else instruction.by
+    def _suspect(self, instruction: do.ToContainer | do.VerifyPacks) -> None:
+        container = instruction.container if isinstance(instruction, do.ToContainer) else instruction.by
         assert container is not None
         with contextlib.suppress(HoldfastError):  # its end is already known, or about to be
             self._fleet().kill(container)
 
-    def _restore(self, instruction: m.Restore) -> None:
-        """From the newest checkpoint; from the one before it if a pack of the newest cannot be read."""
-        began = time.monotonic()
-        with self._ledger_lock:
-            manifests = [
-                manifest
-                for manifest in self.ledger.manifests(self._note_corrupt)
-                if manifest.epoch <= instruction.checkpoint
-            ]
-        failure: StoreError | None = None
-        for manifest in [*reversed(manifests), None][:2]:  # None: from the beginning of the log, if it is still there
-            try:
-                figures = self._restore_from(instruction, manifest)
-            except StoreError as error:
-                self._note_corrupt(error)
-                failure = failure or error
-                continue
-            self._note(
-                "restored",
-                f"{len(instruction.slices)} slices on {instruction.container} at epoch {instruction.epoch}: "
-                f"{figures['loaded']:,} bytes loaded, {figures['replayed']:,} rows replayed",
-                seconds=time.monotonic() - began,
-            )
-            return
-        assert failure is not None
-        raise failure
-
-    def _restore_from(self, instruction: m.Restore, manifest: Manifest | None) -> dict[str, Any]:
-        packs: dict[str, list[int]] = {}
-        if manifest is not None:
-            for number in sorted(instruction.slices):
-                packs.setdefault(manifest.pack_of(number), []).append(number)
-        header = {
-            "slices": sorted(instruction.slices),
-            "epoch": instruction.epoch,
-            "checkpoint": manifest.epoch if manifest else 0,
-            "packs": packs,
-        }
-        return self._fleet().call(instruction.container, "restore", header)[0]
-
-    def _prepare(self, instruction: m.StorePrepare) -> m.Prepared:
-        attachments: list[bytes] = []
-        refs = []
-        for tag in instruction.tags:
-            assert isinstance(tag, Tag)
-            inline = None
-            if tag.inline is not None:
-                inline = len(attachments)
-                attachments.append(tag.inline)
-            refs.append(
-                SegmentRef(
-                    tag.name,
-                    tag.rows,
-                    tag.nbytes,
-                    tag.checksum,
-                    tag.partition,
-                    tag.task,
-                    inline,
-                    tag.input_rows,
-                    tag.partial,
-                )
-            )
-        self._clock = max(self._clock, time.time_ns() // 1_000_000)
-        batch = instruction.batch
-        ours = Prepare(
-            fence=instruction.fence,
-            level=instruction.level,
-            query_id=batch.query_id,
-            batch_id=batch.batch_id,
-            offsets=batch.offsets,
-            segments=tuple(refs),
-            clock=self._clock,
-            routing=self.machine.routing.version,
-            sinks=self._counters | {name: self._counters.get(name, -1) + 1 for name in self._sinks},
-            attachments=tuple(attachments),
-        )
-        with self._ledger_lock:
-            stored = self.ledger.put_prepare(ours)
-        self._prepares[stored.level] = stored
-        self._clock = max(self._clock, stored.clock)
-        faults.place("driver", "after-prepare", stored.fence.epoch)
-        return m.Prepared(stored.level, stored.fence, m.Batch(stored.query_id, stored.batch_id, stored.offsets))
-
-    def _stored_prepare(self, epoch: int, level: int) -> Prepare:
-        known = self._prepares.get(level)
-        if known is None or known.fence.epoch != epoch:
-            with self._ledger_lock:
-                known = self.ledger.get_prepare(epoch, level)
-            assert known is not None, f"epoch {epoch}.{level} is applied but not prepared"
-            self._prepares[level] = known
-        return known
-
-    def _apply(self, instruction: m.Apply) -> None:
-        prepare = self._stored_prepare(instruction.fence.epoch, instruction.level)
-        # Containers hear of a commit with the next epoch: until then they only keep an undo set they need no more.
-        header = {"slices": sorted(instruction.slices), "name": prepare.file, "committed": self.machine.committed}
-        answer, _ = self._fleet().call(instruction.container, "apply", header, prepare.to_bytes())
-        faults.place("driver", "mid-apply", instruction.fence.epoch)
-        with self._changed:
-            self._sizes.setdefault(instruction.container, {}).update(answer["stages"])
-
-    def _commit(self, instruction: m.StoreCommit) -> m.CommitStored:
-        epoch, batch = instruction.fence.epoch, instruction.batch
-        faults.place("driver", "after-sinks", epoch)
-        with self._ledger_lock:
-            stored = self.ledger.put_commit(Commit(instruction.fence, batch.query_id, batch.batch_id, batch.offsets))
-        faults.place("driver", "after-commit", epoch)
-        first = self._stored_prepare(epoch, 1)
-        self._counters = dict(first.sinks)
+    def _count(self, epoch: int) -> None:
+        first = self._performer.prepare_of(epoch, 1)
         read = sum(ref.input_rows for ref in first.segments)
         self.rows += read
         jobs = self._jobs
@@ -500,64 +436,27 @@ class Shell:
         self.last = EpochFigures(read, self.last.seconds, dict(jobs.seconds))
         with self._changed:
             self._sizes.clear()
-        return m.CommitStored(instruction.id, stored.fence, m.Batch(stored.query_id, stored.batch_id, stored.offsets))
-
-    def _manifest(self, instruction: m.StoreManifest) -> None:
-        packs = [str(pack.file) for pack in instruction.packs]
-        where = {number: at for at, pack in enumerate(instruction.packs) for number in pack.slices}
-        manifest = Manifest(
-            instruction.epoch,
-            instruction.fence,
-            tuple(packs),
-            tuple(where[number] for number in range(len(where))),
-            verified_by="another container or the driver",
-        )
-        with self._ledger_lock:
-            self.ledger.put_manifest(manifest)
-        self._note("checkpoint", f"epoch {instruction.epoch}, {len(packs)} packs, verified")
 
     # --- in Spark's thread --------------------------------------------------------------------------------
 
-    def _run_job(self, frame: DataFrame, instruction: m.Instruction) -> None:
+    def _run_job(self, frame: DataFrame, instruction: do.Instruction) -> None:
         assert self._jobs is not None
         try:
             if instruction.looks and not self._still_ours():
                 return
             match instruction:
-                case m.RunIntake(fence=fence, level=level):
+                case do.RunIntake(fence=fence, level=level):
                     tags = tuple(self._jobs.intake(frame, fence, level))
                     faults.place("driver", "after-segments", fence.epoch)
-                    self.tell(m.IntakeDone(instruction.id, tags))
-                case m.RunSink(fence=fence, sink=name):
-                    counters = self._stored_prepare(fence.epoch, 1).sinks
+                    self.tell(ev.IntakeDone(instruction.id, tags))
+                case do.RunSink(fence=fence, sink=name):
+                    counters = self._performer.prepare_of(fence.epoch, 1).sinks
                     if name in counters:  # else the sink is younger than the epoch, and not part of it
                         self._jobs.sink(frame, fence.epoch, self._sinks[name], counters[name])
-                    self.tell(m.SinkDone(instruction.id))
+                    self.tell(ev.SinkDone(instruction.id))
                 case _:
                     raise AssertionError(f"not a job of Spark's: {instruction}")
         except Exception as error:
             cause = from_wire(str(error)) or error  # what a task raised reaches us as text
-            self._note_failure(instruction, cause)
-            self.tell(m.Failed(instruction.id, cause))
-
-    # --- what people are told -----------------------------------------------------------------------------
-
-    def _note(self, kind: str, text: str, seconds: float = 0.0) -> None:
-        self.events.append(RunEvent(kind, text, time.time(), seconds, self.machine.committed))
-        LOG.info("%s: %s", kind, text)
-
-    def _note_corrupt(self, error: StoreError) -> None:
-        self._note("corrupt", str(error).splitlines()[0])
-
-    def _note_failure(self, instruction: m.Instruction, error: Exception) -> None:
-        self._note(
-            "failed",
-            f"{type(instruction).__name__}: {str(error).splitlines()[0] if str(error) else type(error).__name__}",
-        )
-
-    def _note_healing(self, event: m.Event) -> None:
-        """Tell when the last slice of a lost container is back."""
-        if self._lost_at and isinstance(event, m.Restored) and self.machine.whole:
-            began = min(self._lost_at.values())
-            self._lost_at.clear()
-            self._note("healed", "every slice has a living owner and is up to date", time.monotonic() - began)
+            self.history.failed(type(instruction).__name__, cause)
+            self.tell(ev.Failed(instruction.id, cause))

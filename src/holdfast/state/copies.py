@@ -1,14 +1,19 @@
 """A slice's rows as Arrow: how deltas and full copies travel and rest.
 
-A copy is one record batch in slot order with a small header in its schema's metadata. Everything is
+A copy is record batches in slot order, each part with a small header in its schema's metadata. Everything is
 carried as bits (floats, null marks, hashes), so that a slice rebuilt from copies goes on exactly as the
-original would have.
+original would have. A copy may be taken in parts, a range of slots each, so that nobody who takes one holds
+up the slice for longer than a part.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,8 +30,9 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Header:
-    """Rows changed in (base, epoch], or all of them if ``full``; ``rows`` is how many the slice has at
-    ``epoch``.
+    """Rows changed in (base, epoch], or all of them if ``full``, among the slots from ``start`` to ``stop``.
+
+    ``rows`` is how many slots the slice has at ``epoch``: the part that reaches it is a copy's last.
     """
 
     base: int
@@ -34,9 +40,25 @@ class Header:
     full: bool
     rows: int
     purged_at: int
+    start: int
+    stop: int
     format: int = _FORMAT
 
+    @property
+    def last(self) -> bool:
+        return self.stop >= self.rows
 
+    def continues(self, before: Header) -> bool:
+        """This part comes right after that one, in one copy."""
+        return not before.last and self == replace(before, start=before.stop, stop=self.stop) and self.stop > self.start
+
+    @staticmethod
+    def from_dict(fields: Mapping[str, Any]) -> Header:
+        # Copies were not taken in parts at first; packs of that time say nothing of slots.
+        return Header(**{"start": 0, "stop": fields["rows"], **fields})
+
+
+@lru_cache
 def schema(layout: Layout) -> pa.Schema:
     fields = [("slot", pa.int32()), ("change", pa.int32()), ("hash", pa.int64()), ("nulls", pa.int32())]
     if layout.words:
@@ -50,20 +72,34 @@ def schema(layout: Layout) -> pa.Schema:
 def encode(snapshot: Snapshot, slots: Ints, header: Header) -> pa.RecordBatch:
     table = snapshot.table
     keys = table.keys(slots)
-    flat = (slots.astype(np.int32), snapshot.change[slots], keys.hash, keys.nulls)
+    flat = (slots.astype(np.int32), snapshot.change(slots), keys.hash, keys.nulls)
     arrays = [pa.array(values) for values in flat]
     if table.layout.words:
         arrays.append(arrow.of_rows(keys.words))
     if table.layout.tail:
         arrays.append(arrow.of_spans(pa.large_binary(), keys.spans, keys.tail, NO_BYTES))
-    for spec, column, arena in zip(table.layout.columns, snapshot.columns, table.arenas, strict=True):
-        values = column[slots]
+    for spec, values, arena in zip(table.layout.columns, snapshot.columns(slots), table.arenas, strict=True):
         if arena is not None:
             arrays.append(arrow.of_spans(pa.large_binary(), values, arena.data, NO_BYTES))
         else:
             arrays.append(arrow.of_rows(values) if spec.width else pa.array(values))
-    metadata = {_HEADER: json.dumps(asdict(header))}
-    return pa.RecordBatch.from_arrays(arrays, schema=schema(table.layout).with_metadata(metadata))
+    return pa.RecordBatch.from_arrays(arrays, schema=_labelled(schema(table.layout), header))
+
+
+def whole(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """All parts of one copy as one."""
+    headers = [header_of(part) for part in parts]
+    assert headers[0].start == 0, "a copy begins at its first slot"
+    assert headers[-1].last, "a copy ends at its last slot"
+    assert all(after.continues(before) for before, after in pairwise(headers)), "parts of a copy follow one another"
+    if len(parts) == 1:
+        return parts[0]
+    joined = replace(headers[0], stop=headers[-1].stop)
+    return pa.concat_batches(parts).replace_schema_metadata(_labelled(parts[0].schema, joined).metadata)
+
+
+def _labelled(plain: pa.Schema, header: Header) -> pa.Schema:
+    return plain.with_metadata({_HEADER: json.dumps(asdict(header))})
 
 
 def header_of(part: pa.RecordBatch) -> Header:
@@ -74,46 +110,67 @@ def header_of(part: pa.RecordBatch) -> Header:
             safe="nothing was loaded from it.",
             todo="recover the slice from another copy or from the log.",
         )
-    return Header(**json.loads(raw))
+    return Header.from_dict(json.loads(raw))
 
 
 class Loader:
-    """Builds a table from a full copy and the deltas after it."""
+    """Builds a table from a full copy and the deltas after it, part by part.
 
-    def __init__(self, layout: Layout) -> None:
+    Its table has no index until ``finish``: a backup takes deltas for as long as it likes and pays for an index only
+    when it becomes active. Between two parts of one copy the table is of no epoch, and only the next part may follow.
+    """
+
+    def __init__(self, layout: Layout, table: Table | None = None, epoch: int = 0) -> None:
         self._layout = layout
         self._schema = schema(layout)
-        self.table = Table(layout)
-        self.epoch = 0
+        self._before: Header | None = None
+        self.table = Table(layout, indexed=False) if table is None else table
+        self.table.drop_index()
+        self.epoch = epoch
 
-    def add(self, part: pa.RecordBatch) -> None:
-        header = header_of(part)
-        if not part.schema.equals(self._schema) or not (header.full or header.base <= self.epoch):
+    def add(self, part: pa.RecordBatch, header: Header | None = None) -> None:
+        """Take one part; ``header`` where it travelled apart from it."""
+        header = header_of(part) if header is None else header
+        if not part.schema.equals(self._schema) or not self._fits(header):
             raise CorruptionError(
                 f"a copy of epochs ({header.base}, {header.epoch}] does not continue a slice"
                 f" at epoch {self.epoch} with columns {', '.join(self._schema.names)}.",
                 safe="the slice is as it was.",
                 todo="recover the slice from another copy or from the log.",
             )
-        if header.full:
-            self.table = Table(self._layout, max(SMALLEST, header.rows))
+        if header.full and header.start == 0:
+            self.table = Table(self._layout, max(SMALLEST, header.rows), indexed=False)
         self._scatter(part, header)
-        self.epoch = header.epoch
+        self._before = header
+        if header.last:
+            self._before, self.epoch, self.table.purged_at = None, header.epoch, header.purged_at
+            self.table.leave_garbage()
 
     def finish(self) -> Table:
+        assert self._before is None, "the last parts of a copy are missing"
         self.table.reindex(self.table.rows)
         return self.table
+
+    @property
+    def nbytes(self) -> int:
+        return self.table.nbytes
+
+    def _fits(self, header: Header) -> bool:
+        if self._before is not None:
+            return header.continues(self._before)
+        return header.start == 0 and (header.full or header.base <= self.epoch <= header.epoch)
 
     def _scatter(self, part: pa.RecordBatch, header: Header) -> None:
         table, layout = self.table, self._layout
         slots = arrow.column_of(part.column("slot"), "i4").astype(np.int64)
         # Slots are in order, so those of keys not seen before are the last ones.
         young = int(np.searchsorted(slots, table.rows))
-        assert len(slots) - young == header.rows - table.rows, "a copy must bring every row born since its base"
-        if header.rows > len(table.hash):
+        rows = max(table.rows, header.stop)
+        assert len(slots) - young == rows - table.rows, "a copy must bring every row born since its base"
+        if rows > len(table.hash):
             table.grow(max(2 * len(table.hash), header.rows))
         table.change[slots] = arrow.column_of(part.column("change"), "i4")
-        born = slice(table.rows, header.rows)
+        born = slice(table.rows, rows)
         table.hash[born] = arrow.column_of(part.column("hash"), "i8")[young:]
         table.nulls[born] = arrow.column_of(part.column("nulls"), "i4")[young:]
         if layout.words:
@@ -128,7 +185,7 @@ class Loader:
                 table.columns[number][slots] = arrow.rows_of(array, spec.dtype, spec.width)
             else:
                 table.columns[number][slots] = arrow.column_of(array, spec.dtype)
-        table.rows, table.purged_at = header.rows, header.purged_at
+        table.rows = rows
 
 
 def _append(arena: Arena, spans: Ints, data: Bytes) -> Array:

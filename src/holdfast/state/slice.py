@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from holdfast.errors import EpochGone, FunctionError
 from holdfast.state import copies
-from holdfast.state.columns import Arena, Array, Ints, packed, spans_of
+from holdfast.state.columns import Arena, Array, Ints
 from holdfast.state.keys import KeyRows
 from holdfast.state.rows import Rows
 from holdfast.state.table import Layout, Table
@@ -44,11 +44,21 @@ class SliceState(Protocol):
     def release(self, epoch: int) -> None:
         """Epochs up to this one will not be undone, nor epochs below it read."""
 
-    def delta(self, base: int, epoch: int) -> pa.RecordBatch:
-        """Rows changed in (base, epoch], as of ``epoch``; base 0 is a full copy."""
+    def delta(self, base: int, epoch: int, start: int = 0, count: int | None = None) -> pa.RecordBatch:
+        """Rows changed in (base, epoch], as of ``epoch``, of ``count`` slots from ``start`` on; base 0 is a full copy.
+
+        Parts that follow one another may be asked for while later epochs are applied or undone in between: as long as
+        ``epoch`` is held, together they are what one call would have given.
+        """
 
     def load(self, parts: Sequence[pa.RecordBatch], epoch: int) -> None:
         """Become what a full copy and the deltas after it say."""
+
+    def activate(self, copy: copies.Loader) -> None:
+        """Become what a loader has put together. It is this slice's from now on."""
+
+    def demote(self) -> copies.Loader:
+        """The state at its present epoch as a loader that deltas may go on from. The slice itself is over."""
 
     def read(self, epoch: int, keys: KeyRows | None = None) -> pa.RecordBatch:
         """Output rows as of ``epoch``: all, or those of ``keys`` that exist, in their order."""
@@ -80,6 +90,14 @@ class SliceOperator(Protocol):
     def fold(self, table: Table, slots: Ints, rows: Rows) -> None: ...
 
     def finish(self, keys: KeyRows, columns: Sequence[Array], arenas: Sequence[Arena | None]) -> pa.RecordBatch: ...
+
+
+def read_copy(operator: SliceOperator, copy: copies.Loader, keys: KeyRows) -> pa.RecordBatch:
+    """Output rows of those of ``keys`` that a copy has, in their order; slower than a slice's own read."""
+    snapshot = Snapshot.of(copy.table)
+    slots = copy.table.search(keys)
+    slots = snapshot.living(slots[slots >= 0])
+    return operator.finish(copy.table.keys(slots), snapshot.columns(slots), copy.table.arenas)
 
 
 class ColumnarSlice:
@@ -160,39 +178,39 @@ class ColumnarSlice:
         return table
 
     def _leave_garbage(self) -> None:
-        """Copy an arena that has doubled, without the bytes that neither a row nor an undo set points at."""
-        table = self._table
-        for number, arena in enumerate(table.arenas):
-            if arena is None or arena.used <= arena.copy_at:
-                continue
-            holders = [table.columns[number][: table.rows]]
-            holders += [undo.columns[number] for undo in self._undo if undo.columns]
-            offsets, data = packed(np.concatenate(holders), arena.data)
-            moved, at = spans_of(offsets), 0
-            for holder in holders:
-                holder[:] = moved[at : at + len(holder)]
-                at += len(holder)
-            arena.data, arena.used = data, len(data)
-            arena.copy_at = max(arena.copy_at, 2 * arena.used)
+        """Bytes that neither a row nor an undo set points at may go."""
+        self._table.leave_garbage([undo.columns for undo in self._undo if undo.columns])
 
     # -- copies
 
-    def delta(self, base: int, epoch: int) -> pa.RecordBatch:
+    def delta(self, base: int, epoch: int, start: int = 0, count: int | None = None) -> pa.RecordBatch:
         assert 0 <= base <= epoch, f"a delta cannot lead from epoch {base} to {epoch}"
         snapshot = self._as_of(epoch)
         # A purge gave rows new slots: what is based on the old ones cannot be patched.
         purged_at = snapshot.table.purged_at
         full = base == 0 or base < purged_at
-        slots = snapshot.slots() if full else snapshot.changed(base)
-        header = copies.Header(base, epoch, full, snapshot.rows, purged_at)
-        return copies.encode(snapshot, slots, header)
+        stop = snapshot.rows if count is None else min(start + count, snapshot.rows)
+        assert 0 <= start <= stop, f"there is no slot {start} at epoch {epoch}"
+        slots = snapshot.slots(start, stop) if full else snapshot.changed(base, start, stop)
+        return copies.encode(snapshot, slots, copies.Header(base, epoch, full, snapshot.rows, purged_at, start, stop))
 
     def load(self, parts: Sequence[pa.RecordBatch], epoch: int) -> None:
         loader = copies.Loader(self._operator.layout)
         for part in parts:
             loader.add(part)
-        assert not parts or loader.epoch == epoch, f"copies up to {loader.epoch} do not make epoch {epoch}"
-        self._table, self._undo, self.epoch = loader.finish(), [], epoch
+        if not parts:
+            loader.epoch = epoch
+        assert loader.epoch == epoch, f"copies up to {loader.epoch} do not make epoch {epoch}"
+        self.activate(loader)
+
+    def activate(self, copy: copies.Loader) -> None:
+        self._table, self._undo, self.epoch = copy.finish(), [], copy.epoch
+
+    def demote(self) -> copies.Loader:
+        copy = copies.Loader(self._operator.layout, self._table, self.epoch)
+        # Whoever still has this object finds no epoch in it.
+        self._table, self._undo, self.epoch = Table(self._operator.layout), [], -1
+        return copy
 
     # -- reads
 
@@ -250,8 +268,7 @@ class ColumnarSlice:
 
     def _finished(self, snapshot: Snapshot, slots: Ints) -> pa.RecordBatch:
         slots = snapshot.living(slots)
-        columns = [column[slots] for column in snapshot.columns]
-        return self._operator.finish(snapshot.table.keys(slots), columns, snapshot.table.arenas)
+        return self._operator.finish(snapshot.table.keys(slots), snapshot.columns(slots), snapshot.table.arenas)
 
     def _changelog(self, snapshot: Snapshot, epoch: int) -> pa.RecordBatch:
         """Per changed key the old row with -1, then the new one with +1, in slot order."""
@@ -260,15 +277,13 @@ class ColumnarSlice:
             raise self._gone(epoch - 1)
         alive = snapshot.table.layout.alive
         new = snapshot.living(snapshot.changed(epoch - 1))
-        images = undo.columns or [column[:0] for column in snapshot.columns]
+        latest = snapshot.columns(new)
+        images = undo.columns or [column[:0] for column in latest]
         old = np.arange(len(undo.slots)) if alive is None else np.flatnonzero(images[alive])
         slots = np.concatenate([undo.slots[old], new])
         sign = np.concatenate([np.full(len(old), -1, np.int8), np.ones(len(new), np.int8)])
         order = np.lexsort((sign, slots))
-        columns = [
-            np.concatenate([image[old], column[new]])[order]
-            for image, column in zip(images, snapshot.columns, strict=True)
-        ]
+        columns = [np.concatenate([image[old], now])[order] for image, now in zip(images, latest, strict=True)]
         rows = self._operator.finish(snapshot.table.keys(slots[order]), columns, snapshot.table.arenas)
         return pa.RecordBatch.from_arrays(
             [*rows.columns, pa.array(sign[order])], schema=self._operator.changelog_schema

@@ -8,6 +8,7 @@ original.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,7 +44,7 @@ class Placed:
 class Table:
     """The columns of one slice. Plain data: what an epoch means is ``slice``'s business."""
 
-    def __init__(self, layout: Layout, capacity: int = SMALLEST) -> None:
+    def __init__(self, layout: Layout, capacity: int = SMALLEST, *, indexed: bool = True) -> None:
         self.layout = layout
         self.rows = 0
         self.purged_at = 0
@@ -56,7 +57,7 @@ class Table:
         self.columns: list[Array] = [column.empty(capacity) for column in layout.columns]
         self.arenas: list[Arena | None] = [Arena() if column.spans else None for column in layout.columns]
         self.index: Array = np.full(2 * SMALLEST, indexing.EMPTY, np.int32)
-        if indexing.room(len(self.index)) < capacity:
+        if indexed and indexing.room(len(self.index)) < capacity:
             self.reindex(capacity)
 
     @property
@@ -123,6 +124,45 @@ class Table:
         if entries > len(self.index):
             self.index = np.empty(entries, np.int32)
         indexing.rebuild(self.hash, self.rows, self.index)
+
+    def drop_index(self) -> None:
+        """Save the index's memory while nobody looks keys up; ``reindex`` makes it again."""
+        self.index = np.full(2 * SMALLEST, indexing.EMPTY, np.int32)
+
+    def search(self, keys: KeyRows) -> Ints:
+        """What ``find`` answers, without an index: a pass over all hashes, for a few keys now and then."""
+        slots = np.full(len(keys), -1, np.int64)
+        likely = np.flatnonzero(np.isin(self.hash[: self.rows], keys.hash))
+        hashes = self.hash[likely]
+        for number in range(len(keys)):
+            for slot in likely[hashes == keys.hash[number]].tolist():
+                if self._is_key(slot, keys, number):
+                    slots[number] = slot
+        return slots
+
+    def _is_key(self, slot: int, keys: KeyRows, number: int) -> bool:
+        if self.nulls[slot] != keys.nulls[number] or (self.words[slot] != keys.words[number]).any():
+            return False
+        if not self.layout.tail:
+            return True
+        (mine, length), (theirs, same) = self.spans[slot], keys.spans[number]
+        return bool(
+            length == same and (self.tail.data[mine : mine + length] == keys.tail[theirs : theirs + same]).all()
+        )
+
+    def leave_garbage(self, images: Sequence[Sequence[Array]] = ()) -> None:
+        """Copy an arena that has doubled, without the bytes that neither a row nor one of ``images`` points at."""
+        for number, arena in enumerate(self.arenas):
+            if arena is None or arena.used <= arena.copy_at:
+                continue
+            holders = [self.columns[number][: self.rows], *(columns[number] for columns in images)]
+            offsets, data = packed(np.concatenate(holders), arena.data)
+            moved, at = spans_of(offsets), 0
+            for holder in holders:
+                holder[:] = moved[at : at + len(holder)]
+                at += len(holder)
+            arena.data, arena.used = data, len(data)
+            arena.copy_at = max(arena.copy_at, 2 * arena.used)
 
     def truncate(self, rows: int, tail_used: int) -> None:
         """Forget the youngest rows."""

@@ -7,7 +7,7 @@ that epoch the oldest has the row as it was.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,19 +56,19 @@ class UndoSet:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The rows of a slice as of one epoch. Its keys are the table's; only the first ``rows`` slots belong
-    to it.
+    """The rows of a slice as of one epoch: the first ``rows`` slots of ``table``, seen through the undo sets of the
+    epochs ``since``, newest first.
+
+    Nothing is copied until rows are asked for, and then only those rows: a small delta of a large slice is cheap.
     """
 
     table: Table
     rows: int
-    change: Array
-    columns: Sequence[Array]
+    since: Sequence[UndoSet] = ()
 
     @staticmethod
     def of(table: Table) -> Snapshot:
-        rows = table.rows
-        return Snapshot(table, rows, table.change[:rows], [column[:rows] for column in table.columns])
+        return Snapshot(table, table.rows)
 
     @staticmethod
     def before(table: Table, newest_first: Sequence[UndoSet]) -> Snapshot:
@@ -78,28 +78,58 @@ class Snapshot:
             since.append(undo)
             if undo.former is not None:  # below a purge slots have other numbers
                 table, since = undo.former, []
-        if not since:
-            return Snapshot.of(table)
-        rows = since[-1].rows
-        change = table.change[:rows].copy()
-        columns = [column[:rows].copy() for column in table.columns]
-        for undo in since:
-            if not len(undo.slots):
-                continue
-            mine = undo.slots < rows
-            slots = undo.slots[mine]
-            change[slots] = undo.changed_at[mine]
-            for column, before in zip(columns, undo.columns, strict=True):
-                column[slots] = before[mine]
-        return Snapshot(table, rows, change, columns)
+        return Snapshot(table, since[-1].rows if since else table.rows, since)
 
-    def slots(self) -> Ints:
-        return np.arange(self.rows)
+    def slots(self, start: int = 0, stop: int | None = None) -> Ints:
+        return np.arange(start, self.rows if stop is None else min(stop, self.rows))
 
-    def changed(self, since: int) -> Ints:
-        """Slots changed after that epoch."""
-        return np.flatnonzero(self.change > since)
+    def changed(self, after: int, start: int = 0, stop: int | None = None) -> Ints:
+        """Slots of that range changed after that epoch."""
+        stop = self.rows if stop is None else min(stop, self.rows)
+        change = self.table.change[start:stop]
+        if self.since:
+            change = change.copy()
+        for undo in self.since:  # the oldest comes last, and its word counts
+            mine = (undo.slots >= start) & (undo.slots < stop)
+            change[undo.slots[mine] - start] = undo.changed_at[mine]
+        return np.flatnonzero(change > after) + start
+
+    def change(self, slots: Ints) -> Array:
+        """The epochs in which those rows changed last."""
+        found = self.table.change[slots]
+        for at, undo, images in self._touched(slots):
+            found[at] = undo.changed_at[images]
+        return found
+
+    def columns(self, slots: Ints) -> list[Array]:
+        """Copies of the accumulators of those rows."""
+        found = [column[slots] for column in self.table.columns]
+        for at, undo, images in self._touched(slots):
+            for column, before in zip(found, undo.columns, strict=True):
+                column[at] = before[images]
+        return found
 
     def living(self, slots: Ints) -> Ints:
         alive = self.table.layout.alive
-        return slots if alive is None else slots[self.columns[alive][slots] > 0]
+        if alive is None or not len(slots):
+            return slots
+        counts = self.table.columns[alive][slots]
+        for at, undo, images in self._touched(slots):
+            counts[at] = undo.columns[alive][images]
+        return slots[counts > 0]
+
+    def _touched(self, slots: Ints) -> Iterator[tuple[Array, UndoSet, Array]]:
+        """Which of ``slots`` a later epoch touched, and where its undo set has them; oldest epoch last."""
+        if not self.since or not len(slots):
+            return
+        first, last = int(slots.min()), int(slots.max())
+        image = np.empty(last - first + 1, np.int32)
+        for undo in self.since:
+            mine = np.flatnonzero((undo.slots >= first) & (undo.slots <= last))
+            if not len(mine):
+                continue
+            image.fill(-1)
+            image[undo.slots[mine] - first] = mine
+            images = image[slots - first]
+            at = np.flatnonzero(images >= 0)
+            yield at, undo, images[at]

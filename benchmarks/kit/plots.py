@@ -1,0 +1,49 @@
+"""Plots: one PNG a benchmark in ``results``, whose title is the question it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+
+RESULTS = Path(__file__).parents[1] / "results"
+TWO_CORES = "Measured on 2 cores."
+
+
+@contextmanager
+def plot(
+    name: str, question: str, paper: str, note: str = "", panels: int = 1, quick: bool = False
+) -> Iterator[list[Axes]]:
+    """Axes to draw on, side by side; saved when left. ``paper`` names the figure that asks the same.
+
+    ``note`` says what the two cores of the machine cut off. A quick run does not touch the full one's picture.
+    """
+    figure, axes = pyplot.subplots(1, panels, figsize=(5.2 * panels + 1.2, 4.4), squeeze=False)
+    try:
+        yield list(axes[0])
+        for one in axes[0]:
+            one.grid(alpha=0.3)
+            if one.get_legend_handles_labels()[0]:
+                one.legend(frameon=False)
+        figure.suptitle(question, fontweight="bold")
+        small = "  ·  ".join(part for part in (f"cf. {paper}", TWO_CORES, note, "quick size" if quick else "") if part)
+        figure.text(0.5, 0.01, small, ha="center", fontsize=8, color="0.35")
+        figure.tight_layout(rect=(0, 0.04, 1, 1))
+        RESULTS.mkdir(exist_ok=True)
+        figure.savefig(RESULTS / f"{name}{'-quick' if quick else ''}.png", dpi=120)
+    finally:
+        pyplot.close(figure)
+
+
+def millions(axis: Axes, keys: list[int]) -> None:
+    """Labels a logarithmic axis of keys."""
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(keys, [f"{number / 1e6:g} M" for number in keys])
+    axis.minorticks_off()
+    axis.set_xlabel("keys of state")

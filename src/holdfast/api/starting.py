@@ -1,0 +1,219 @@
+"""Starting a job: everything is opened, checked against the store and told to the master, or closed again."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from holdfast.api.options import Options
+from holdfast.api.run import SECTION, Run
+from holdfast.errors import ContainerError, CorruptionError, PlanError, StoreError
+from holdfast.log.ledger import Ledger
+from holdfast.log.records import JobFile
+from holdfast.log.store import Store
+from holdfast.master import events as ev
+from holdfast.master.balance import slices_auto
+from holdfast.recovery.policies import Chained
+from holdfast.safety.policies import terms_of
+from holdfast.spark import tokens
+from holdfast.spark.desk import Desk
+from holdfast.spark.epoch import EpochJobs, Preaggregation
+from holdfast.spark.executors import ExecutorLauncher
+from holdfast.spark.fleet import Fleet
+from holdfast.spark.hadoop import hadoop_creator
+from holdfast.spark.launcher import ChildLauncher, ContainerSettings, Launcher
+from holdfast.spark.shell import Shell
+from holdfast.spark.sinks import FileSink, Sink, for_each_batch, open_sink
+
+if TYPE_CHECKING:
+    from holdfast.api.job import Job
+    from holdfast.plan.compile import JobPlan
+    from holdfast.plan.graph import Sink as SinkPlan
+
+READY_SECONDS = 180.0
+
+
+def start(job: Job, plan: JobPlan, options: Options) -> Run:
+    spark = job.spark
+    if any(query.name == job.name for query in spark.streams.active):
+        raise StoreError(
+            f"A query named '{job.name}' runs in this session already.",
+            safe="It goes on undisturbed.",
+            todo="Stop it first (run.stop()), or give this job another name and store.",
+        )
+    store = Store(job.store)
+    if not store.is_local:
+        store = Store(job.store, creator=hadoop_creator(spark, job.store))
+    store.probe()
+    ledger = Ledger(store, SECTION)
+    file = _job_file(job, plan, ledger, options)
+    sinks = {sink.name: _open(job, file, sink) for sink in plan.sinks}
+    token = secrets.token_urlsafe(32)
+
+    run: Run | None = None
+
+    def the_run() -> Run:
+        assert run is not None
+        return run
+
+    desk = Desk(
+        options.listen,
+        token,
+        {
+            "locate": lambda header: the_run()._locate(header),
+            "describe": lambda header: the_run()._describe(header),
+        },
+    )
+    opened: list[Any] = [desk]
+    try:
+        owner = ledger.take_ownership(socket.gethostname(), os.getpid(), desk.address.location)
+        shell = Shell(ledger, owner.incarnation, lambda: the_run()._fleet, {sink.name: sink for sink in plan.sinks})
+        opened.append(shell)
+        launcher = _launcher(job, options, ContainerSettings(token, options.listen, options.threads), desk)
+        host = {
+            "job": file.job_id,
+            "incarnation": owner.incarnation,
+            "stages": [stage.to_dict() for stage in plan.stages],
+            "slices": file.slices,
+            "store": store.uri,
+            "section": SECTION,
+        }
+        fleet = Fleet(launcher, host, shell.lost, options.silence)
+        opened.append(fleet)
+        push = options.push
+        jobs = EpochJobs(
+            plan=plan,
+            store=ledger.section,
+            job=file.job_id,
+            incarnation=owner.incarnation,
+            slices=file.slices,
+            token=token,
+            master=lambda: desk.address,
+            groups=shell.groups,
+            push_groups=shell.push_groups,
+            push=not store.is_local if push == "auto" else push,
+            preaggregation=Preaggregation(options.preaggregate),
+            sinks=sinks,
+            collect=shell.collect,
+            sizes=shell.size_of,
+        )
+        run = Run(job, plan, ledger, shell, fleet, desk, jobs, file, options.trigger, options.autoscale)
+        opened = [run]
+        tokens.keep(file.job_id, owner.incarnation, token)
+        _begin(run, owner.incarnation, options)
+    except BaseException:
+        for thing in reversed(opened):
+            thing.stop() if isinstance(thing, Run) else thing.close()
+        raise
+    return run
+
+
+def _job_file(job: Job, plan: JobPlan, ledger: Ledger, options: Options) -> JobFile:
+    slices = options.slices
+    if slices == "auto":
+        known = ledger.find_job()  # the number is for life
+        slices = known.slices if known else slices_auto([job.spark.sparkContext.defaultParallelism])
+    wanted = JobFile(uuid.uuid4().hex, job.name, plan.fingerprint(), slices, time.time_ns() // 1_000_000)
+    return ledger.open_or_create_job(wanted)
+
+
+def _launcher(job: Job, options: Options, settings: ContainerSettings, desk: Desk) -> Launcher:
+    """On the executors if there are any, as children of the driver if it is all there is."""
+    local = str(job.spark.sparkContext.master).startswith("local")
+    if options.where == "driver" or (options.where == "auto" and local):
+        return ChildLauncher(settings)
+    if local:
+        raise PlanError(
+            "where='executors' needs a cluster: with a local master the driver is all there is.",
+            safe="Nothing was started.",
+            todo="Use where='auto', or a master like spark://…",
+        )
+    launcher = ExecutorLauncher(job.spark, settings, lambda: desk.address)
+    desk.answer(launcher.questions)
+    return launcher
+
+
+def _begin(run: Run, incarnation: int, options: Options) -> None:
+    ledger, shell = run._ledger, run._shell
+    commit = ledger.last_committed()
+    committed = commit.fence.epoch if commit else 0
+    prepared = []
+    for level in range(1, run._plan.levels + 1):
+        found = ledger.get_prepare(committed + 1, level)
+        if found is None:
+            break
+        prepared.append(ev.Prepared(level, found.fence, ev.Batch(found.query_id, found.batch_id, found.offsets)))
+    last = ledger.get_prepare(committed, 1) if committed else None
+    if committed and last is None:
+        raise CorruptionError(
+            f"Epoch {committed} is committed, but its prepare is gone from {ledger.section.uri}.",
+            safe="Nothing was changed.",
+            todo="Bring the file back from a copy of the store.",
+        )
+    counters = last.sinks if last else {}
+    _check_sinks(run._jobs.sinks, counters, bool(prepared))
+    manifests = ledger.manifests(shell.history.corrupt)
+    routing = ledger.last_routing()
+    shell.begin(
+        ev.Started(
+            incarnation=incarnation,
+            levels=run._plan.levels,
+            sinks=tuple(sink.name for sink in run._plan.sinks),
+            slices=run._file.slices,
+            containers=options.containers,
+            safety=terms_of(options.safety),
+            from_copies=isinstance(options.recovery, Chained),
+            committed=committed,
+            committed_batch=ev.Batch(commit.query_id, commit.batch_id, commit.offsets) if commit else None,
+            prepared=tuple(prepared),
+            routing=ev.Routing(routing.version, tuple(routing.owners)) if routing else None,
+            checkpoint=manifests[-1].epoch if manifests else 0,
+        ),
+        run._jobs,
+        counters,
+        last.clock if last else 0,
+        options.copy_bandwidth,
+    )
+    if not committed and not prepared:
+        # The first intake needs no container, so Spark may begin while they start.
+        run._start_query()
+    if not shell.wait_for(lambda: shell.machine.gathered, READY_SECONDS):
+        raise ContainerError(f"The containers of job '{run.job.name}' did not come up in {READY_SECONDS:.0f} s.")
+    run._raise_error()
+    if run.query is None:
+        # State that cannot be brought back must be known before anything new is written.
+        while not shell.wait_for(lambda: shell.machine.whole or shell.restore_failure is not None, 60):
+            pass
+        run._raise_error()
+        if shell.restore_failure is not None:
+            raise shell.restore_failure
+        run._start_query()
+
+
+def _check_sinks(sinks: Mapping[str, Sink], counters: Mapping[str, int], prepared: bool) -> None:
+    """Spark's file sink skips numbers that it has seen: a folder must be as far as this store says it is."""
+    for name, sink in sinks.items():
+        if not isinstance(sink, FileSink):
+            continue
+        expected = counters.get(name, -1)
+        found = sink.newest()
+        if found != expected and not (prepared and found == expected + 1):
+            raise StoreError(
+                f"Sink '{name}' writes to {sink.path}, where {found + 1} epochs of it are, "
+                f"but this store knows of {expected + 1}.",
+                safe="Nothing was written.",
+                todo="Give the sink a folder of its own, or the folder and the name that it had with this store.",
+            )
+
+
+def _open(job: Job, file: JobFile, sink: SinkPlan) -> Sink:
+    mode = "update" if sink.mode == "append" else sink.mode
+    if sink.function is not None:
+        return for_each_batch(sink.name, sink.function, mode)
+    identity = f"{file.job_id}/{SECTION}/{sink.name}"
+    return open_sink(job.spark, sink.name, sink.format, sink.options, mode, sink.partition_by, sink.schema, identity)

@@ -1,0 +1,259 @@
+"""Backups of slices whose owner is elsewhere (ChronoStream III-B: replication buffering, background merging).
+
+A slice's copy is all its stages together. Parts are kept as they come; when the last part of the last stage is there,
+the copy is sealed and the backup has its version, at once and whole. A stream that tears, or is overtaken by a newer
+one, leaves the backup as it was. Sealed deltas cost nothing until they are merged: by one thread, some at a time, or
+by whoever needs the backup now. Merging on arrival was refused: the owner's peers would pay for every delta in the
+middle of their own epochs, and a delta that is overtaken by a full copy would have been merged for nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from holdfast.errors import CorruptionError, EpochGone
+from holdfast.operators.aggregate import AggregateOperator
+from holdfast.state import copies
+from holdfast.state.slice import read_copy
+
+MERGE_EVERY = 4
+STALE_SECONDS = 10.0
+Loaders = dict[str, copies.Loader]
+Parts = dict[str, list[tuple[copies.Header, pa.RecordBatch]]]
+
+
+def _size(copy: Parts) -> int:
+    return sum(int(part.nbytes) for parts in copy.values() for _, part in parts)
+
+
+@dataclass
+class Incoming:
+    """A slice's copy on its way here."""
+
+    copy: str
+    epoch: int
+    parts: Parts = field(default_factory=dict)
+    complete: set[str] = field(default_factory=set)
+    touched: float = field(default_factory=time.monotonic)
+
+    def continues(self, base: int | None) -> bool:
+        """Every stage is whole in itself, or goes on from the version we have."""
+        return all(parts[0][0].full or parts[0][0].base == base for parts in self.parts.values())
+
+    @property
+    def full(self) -> bool:
+        return all(parts[0][0].full for parts in self.parts.values())
+
+
+@dataclass
+class Backup:
+    """Tables without an index, and the sealed copies that are not in them yet. ``lock`` is for the tables."""
+
+    version: int
+    loaders: Loaders
+    sealed: list[Parts] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(map(_size, self.sealed)) + sum(loader.nbytes for loader in self.loaders.values())
+
+
+class Backups:
+    """All backups of one job on this container."""
+
+    def __init__(self, operators: Mapping[str, AggregateOperator], merge_every: int = MERGE_EVERY) -> None:
+        self._operators = operators
+        self._schemas = {stage: copies.schema(operator.layout) for stage, operator in operators.items()}
+        self._merge_every = merge_every
+        self._lock = threading.Condition()  # for what is held and what is on its way; never while tables are merged
+        self._held: dict[int, Backup] = {}
+        self._incoming: dict[int, Incoming] = {}
+        self._to_merge: deque[int] = deque()
+        self._merger: threading.Thread | None = None
+        self._closed = False
+
+    # --- what comes in ------------------------------------------------------------------------------------
+
+    def receive(self, copy: str, stage: str, number: int, header: copies.Header, part: pa.RecordBatch) -> bool:
+        """One part of one slice. False if it does not go on from what is here: the sender sees that by ``versions``."""
+        if not part.schema.equals(self._schemas[stage]):
+            raise CorruptionError(
+                f"A copy of slice {number} of '{stage}' has other columns than that stage.",
+                safe="The backup is as it was.",
+                todo="Start all containers with the same version of Holdfast.",
+            )
+        with self._lock:
+            incoming = self._current(copy, number, header)
+            if incoming is None:
+                return False
+            if not self._add(incoming, stage, number, header, part):
+                del self._incoming[number]
+                return False
+            return True
+
+    def end(self, copy: str, stage: str) -> None:
+        """A stream is over, well or not: what it left incomplete will not be completed."""
+        with self._lock:
+            torn = [
+                number
+                for number, incoming in self._incoming.items()
+                if incoming.copy == copy and stage in incoming.parts and stage not in incoming.complete
+            ]
+            self._discard(torn)
+
+    def _current(self, copy: str, number: int, header: copies.Header) -> Incoming | None:
+        """Where the part belongs. A newer epoch overtakes an older one, never the other way round."""
+        incoming = self._incoming.get(number)
+        if incoming is not None and incoming.copy == copy:
+            return incoming
+        stale = time.monotonic() - STALE_SECONDS
+        self._discard([old for old, other in self._incoming.items() if other.touched < stale])
+        incoming = self._incoming.get(number)
+        if header.start or (incoming is not None and incoming.epoch >= header.epoch):
+            return None
+        fresh = self._incoming[number] = Incoming(copy, header.epoch)
+        return fresh
+
+    def _add(self, incoming: Incoming, stage: str, number: int, header: copies.Header, part: pa.RecordBatch) -> bool:
+        backup = self._held.get(number)
+        version = None if backup is None else backup.version
+        parts = incoming.parts.setdefault(stage, [])
+        follows = header.continues(parts[-1][0]) if parts else header.start == 0 and header.epoch == incoming.epoch
+        parts.append((header, part))
+        if not follows or not incoming.continues(version) or (version is not None and version >= header.epoch):
+            return False
+        incoming.touched = time.monotonic()
+        if header.last:
+            incoming.complete.add(stage)
+            if len(incoming.complete) == len(self._operators):
+                self._seal(number, incoming)
+        return True
+
+    def _seal(self, number: int, incoming: Incoming) -> None:
+        del self._incoming[number]
+        backup = self._held.get(number)
+        if backup is None:
+            loaders = {stage: copies.Loader(operator.layout) for stage, operator in self._operators.items()}
+            backup = self._held[number] = Backup(incoming.epoch, loaders)
+        if incoming.full:
+            backup.sealed.clear()
+        backup.sealed.append(incoming.parts)
+        backup.version = incoming.epoch
+        # A full copy is merged at once: it is where an activation would spend its time.
+        if incoming.full or len(backup.sealed) >= self._merge_every:
+            self._to_merge.append(number)
+            self._start_merger()
+
+    def _discard(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._incoming.pop(number, None)
+
+    # --- what is here -------------------------------------------------------------------------------------
+
+    def versions(self, slices: Iterable[int]) -> dict[int, int]:
+        """The epochs of those slices' backups; a slice without one is not in it."""
+        with self._lock:
+            return {number: self._held[number].version for number in slices if number in self._held}
+
+    def read(self, stage: str, number: int, keys: pa.RecordBatch) -> tuple[int, pa.RecordBatch]:
+        """The rows of those keys that exist, and the epoch they are of."""
+        with self._lock:
+            backup = self._held.get(number)
+        if backup is None:
+            raise EpochGone(f"Slice {number} has no backup here.", todo="Ask the master again.")
+        operator = self._operators[stage]
+        with backup.lock:
+            version = self._merge(number, backup)
+            return version, read_copy(operator, backup.loaders[stage], operator.decode_keys(keys))
+
+    def take(self, number: int) -> tuple[int, Loaders] | None:
+        """The backup, merged, and no longer held here."""
+        with self._lock:
+            backup = self._held.pop(number, None)
+            self._discard([number])
+        if backup is None:
+            return None
+        with backup.lock:
+            return self._merge(number, backup), backup.loaders
+
+    def put(self, number: int, version: int, loaders: Loaders) -> None:
+        """What was an active slice is a backup now, unless a newer one came meanwhile."""
+        with self._lock:
+            known = self._held.get(number)
+            if known is None or known.version <= version:
+                self._held[number] = Backup(version, loaders)
+
+    def drop(self, slices: Iterable[int]) -> None:
+        with self._lock:
+            for number in slices:
+                self._held.pop(number, None)
+                self._discard([number])
+
+    @property
+    def count(self) -> int:
+        return len(self._held)
+
+    @property
+    def nbytes(self) -> int:
+        """Of all that is held, with what is still on its way."""
+        with self._lock:
+            arriving = sum(_size(incoming.parts) for incoming in self._incoming.values())
+            return arriving + sum(backup.nbytes for backup in self._held.values())
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._lock.notify_all()
+        if self._merger is not None:
+            self._merger.join()
+
+    # --- merging ------------------------------------------------------------------------------------------
+
+    def _merge(self, number: int, backup: Backup) -> int:
+        """Bring the tables to the newest version. Under the backup's lock."""
+        with self._lock:
+            waiting, backup.sealed = backup.sealed, []
+            version = backup.version
+        try:
+            for copy in waiting:
+                for stage, parts in copy.items():
+                    for header, part in parts:
+                        backup.loaders[stage].add(part, header)
+        except BaseException:
+            with self._lock:  # half merged it is of no epoch: better none than that
+                if self._held.get(number) is backup:
+                    del self._held[number]
+            raise
+        assert all(loader.epoch == version for loader in backup.loaders.values()), "a merged backup is of one epoch"
+        return version
+
+    def _start_merger(self) -> None:
+        if self._merger is None:
+            self._merger = threading.Thread(target=self._keep_merging, daemon=True, name="holdfast-merge")
+            self._merger.start()
+        self._lock.notify_all()
+
+    def _keep_merging(self) -> None:
+        while True:
+            with self._lock:
+                self._lock.wait_for(lambda: self._to_merge or self._closed)
+                if self._closed:
+                    return
+                number = self._to_merge.popleft()
+                backup = self._held.get(number)
+            if backup is None:
+                continue
+            try:
+                with backup.lock:
+                    self._merge(number, backup)
+            except Exception:
+                traceback.print_exc(file=sys.stderr)  # its owner will see that the version is gone, and send it anew

@@ -1,0 +1,145 @@
+"""Slices on their way to being active: loaded from packs or backups, then brought forward by the log.
+
+They stay apart from the job's active slices until they are whole, so that nobody reads or applies half a slice. Only
+the lost slices' rows are read, and each slice only above its own version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from holdfast.container.slices import HeldSlice, HostedStage
+from holdfast.errors import EpochGone
+from holdfast.log.pack import Pack
+from holdfast.log.records import Prepare
+from holdfast.operators.aggregate import Rows
+
+if TYPE_CHECKING:
+    from holdfast.container.hosting import HostedJob
+
+
+class Revived:
+    """``fresh`` are the slices to come, stage by stage. Active ones that are only behind are brought on in place."""
+
+    def __init__(self, job: HostedJob) -> None:
+        self._job = job
+        self._versions: dict[int, int] = {}
+        self.fresh: dict[str, dict[int, HeldSlice]] = {name: {} for name in job.stages}
+
+    # --- where they come from -----------------------------------------------------------------------------
+
+    def load_packs(self, slices: Sequence[int], checkpoint: int, packs: Mapping[str, Sequence[int]]) -> int:
+        """From a checkpoint, or from nothing (``checkpoint`` 0); the bytes of it."""
+        place = {number: name for name, numbers in packs.items() for number in numbers}
+        wanted = {place[number] for number in slices} if checkpoint else ()
+        opened = {name: Pack.open(self._job.store, name) for name in wanted}
+        sizes = []
+
+        def load(number: int) -> None:
+            for name, stage in self._job.stages.items():
+                state = stage.operator.new_slice()
+                if checkpoint:
+                    table = opened[place[number]].slice(name, number).combine_chunks()
+                    (copy,) = table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
+                    state.load([copy], checkpoint)
+                    sizes.append(copy.nbytes)
+                self.fresh[name][number] = HeldSlice(state)
+            self._versions[number] = checkpoint
+
+        self._job.each(slices, load)
+        return sum(sizes)
+
+    def stand_by(self, slices: Sequence[int], epoch: int) -> list[int]:
+        """Those of ``slices`` whose backup is needed. Raises, before anything is changed, if one has no source."""
+        backups = self._job.backups.versions(slices)
+        needed, missing = [], []
+        for number in slices:
+            held = [stage.slices.get(number) for stage in self._job.stages.values()]
+            at = [one.state.epoch for one in held if one is not None]
+            if len(at) == len(held) and min(at) <= epoch:
+                self._versions[number] = min(at)
+            elif backups.get(number, epoch + 1) <= epoch:
+                needed.append(number)
+            else:
+                missing.append(number)
+        if missing:
+            raise _nothing_of(missing, epoch)
+        return needed
+
+    def load_backups(self, slices: Sequence[int]) -> int:
+        """The backups, merged and indexed; the bytes of them."""
+        sizes = []
+
+        def load(number: int) -> None:
+            found = self._job.backups.take(number)
+            if found is None:
+                raise _nothing_of([number], None)  # dropped between our look and now
+            version, loaders = found
+            for name, loader in loaders.items():
+                state = self._job.stages[name].operator.new_slice()
+                state.activate(loader)
+                sizes.append(loader.nbytes)
+                self.fresh[name][number] = HeldSlice(state)
+            self._versions[number] = version
+
+        self._job.each(slices, load)
+        return sum(sizes)
+
+    # --- the log above ------------------------------------------------------------------------------------
+
+    def replay(self, epoch: int) -> int:
+        """Bring every slice from its own version to ``epoch``; the rows that took."""
+        replayed = 0
+        for past in range(min(self._versions.values(), default=epoch) + 1, epoch + 1):
+            behind = [number for number, version in self._versions.items() if version < past]
+            for level in range(1, self._job.levels + 1):
+                replayed += self._replay(self._job.log.prepare(past, level), behind)
+        return replayed
+
+    def _replay(self, prepare: Prepare, slices: Sequence[int]) -> int:
+        epoch, total = prepare.fence.epoch, 0
+        for stage in self._job.at_level(prepare.level):
+            for group in self._job.log.affordable(prepare, slices):
+                rows = self._job.log.rows_of(stage, prepare, group)
+                total += sum(len(part) for parts in rows.values() for part in parts)
+
+                def run(number: int, stage: HostedStage = stage, rows: dict[int, list[Rows]] = rows) -> None:
+                    fresh = self.fresh[stage.plan.name].get(number)
+                    held = stage.held(number) if fresh is None else fresh
+                    parts = rows.get(number)
+                    with held.lock:
+                        if held.state.epoch < epoch:
+                            held.state.apply(epoch, stage.operator.concat(parts) if parts else None)
+                        if fresh is not None:
+                            held.state.release(epoch - 1)  # the last one may have to be given back
+
+                self._job.each(group, run)
+        return total
+
+    # --- when it fails ------------------------------------------------------------------------------------
+
+    def give_back(self) -> None:
+        """Make backups again of what came from backups, at the newest epoch that all stages of a slice have reached."""
+        numbers = set.intersection(*(set(held) for held in self.fresh.values()))
+        for number in numbers:
+            states = {name: held[number].state for name, held in self.fresh.items()}
+            version = min(state.epoch for state in states.values())
+            with suppress(EpochGone):
+                for state in states.values():
+                    while state.epoch > version:
+                        state.undo()
+                self._job.backups.put(number, version, {name: state.demote() for name, state in states.items()})
+
+
+def _nothing_of(missing: Sequence[int], epoch: int | None) -> EpochGone:
+    names = ", ".join(map(str, missing))
+    by = "" if epoch is None else f" of epoch {epoch} or before"
+    return EpochGone(
+        f"Nothing is here{by} to make slices {names} active from.",
+        safe="Nothing was changed.",
+        todo="Take them from another container's backups, or from the store.",
+    )

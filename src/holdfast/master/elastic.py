@@ -1,0 +1,430 @@
+"""Who lives, who owns what, where copies are, what is on its way: the part that grows, shrinks and heals.
+
+Like the whole master it keeps facts and derives from them what to do. The rest of the master says at every turn how
+far the job is (``Moment``); nothing here waits for an epoch and no epoch waits for anything here, except that
+ownership of a slice that lives changes hands between two epochs only.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from holdfast.log.records import Fence
+from holdfast.master.asking import Asking
+from holdfast.master.balance import level
+from holdfast.master.copies import Copies
+from holdfast.master.events import CopiesSent, LoadsSeen, MoveWanted, ScaleWanted, Started
+from holdfast.master.instructions import (
+    Activate,
+    Apply,
+    Demote,
+    DropCopies,
+    EndContainer,
+    Forget,
+    NeedContainers,
+    SendCopies,
+    TellPeople,
+    ToContainer,
+)
+from holdfast.master.moving import Move, Moves, Phase, grouped, slices_of
+from holdfast.master.operations import Operations
+from holdfast.master.placement import activate
+from holdfast.master.progress import Progress
+
+HOT = 1.5
+HOT_SECONDS = 0.1
+"""A container whose slices take that much of an epoch, and so much more than the mean, has some taken away."""
+FAILED_STARTS = 3
+"""So many containers in a row could not start, and no more are asked for until somebody scales again."""
+AT_ONCE = 32
+"""So many slices of one owner are copied for moves at a time: the first are there while the last still wait."""
+AGAIN_SECONDS = 1.0
+IDLE_SECONDS = 3.0
+"""So long without an epoch, and a slice in dual mode changes hands without having been compared in one."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """How far the job is."""
+
+    committed: int
+    fence: Fence
+    whole: bool
+    """Every slice has an owner that has brought it to the committed epoch."""
+    between: bool
+    """No level of the epoch in flight is prepared: owners may change."""
+    busy: bool
+    """Spark waits for an epoch."""
+    writing: frozenset[int]
+    """Slices whose owners are writing a checkpoint of them."""
+
+
+class Elastic:
+    def __init__(self, job: Started, progress: Progress, asking: Asking) -> None:
+        self.wanted = job.containers
+        self.hosts: dict[str, str] = {}
+        """The containers that live, and where."""
+        self.lost: set[str] = set()
+        self.gathered = False
+        """As many containers as wanted came together, and one of them still lives."""
+        self.copies = Copies(job.slices, job.safety.backups)
+        self.moves = Moves()
+        self.operations = Operations()
+        self._safety = job.safety
+        self._from_copies = job.from_copies
+        self._progress = progress
+        self._asking = asking
+        self._adopted = False
+        self._coming = 0
+        self._failed_starts = 0
+        self._leaving: set[str] = set()
+        self._uneven = False
+        self._by_hand = False
+        self._stopping = False
+        self._loads: Mapping[int, float] | None = None
+        self._now = 0.0
+        self._quiet_since = 0.0
+        self._updated: dict[str, tuple[int, float]] = {}
+        """When an owner's copies were last brought up to date: epoch, time."""
+
+    # ----------------------------------------------------------------------------------------------- events
+
+    def clock(self, at: float) -> None:
+        self._now = max(self._now, at)
+
+    def join(self, container: str, host: str) -> None:
+        if container not in self.lost and container not in self.hosts:
+            self.hosts[container] = host
+            self._coming = max(0, self._coming - 1)
+            self._failed_starts = 0
+            self._uneven = self.gathered
+
+    def lose(self, container: str) -> bool:
+        """Forget a container and all it held; whether it lived."""
+        lived = container in self.hosts
+        if not lived and container not in self.lost:  # it died before it joined
+            self._coming = max(0, self._coming - 1)
+            self._failed_starts += 1
+        self._part_with(container)
+        if lived:
+            self._uneven = True
+        return lived
+
+    def scale(self, event: ScaleWanted) -> None:
+        assert event.containers >= 1, "a job needs a container"
+        before, self.wanted = self.wanted, event.containers
+        self._failed_starts, self._by_hand, self._stopping = 0, False, event.stopping
+        self._uneven = self.gathered
+        if before != self.wanted:
+            self.operations.begin("rescale", f"from {before} to {self.wanted} containers")
+
+    def move(self, event: MoveWanted) -> None:
+        if event.to not in self.hosts or event.to in self._leaving:
+            self._asking.ask(TellPeople("move", f"there is no container '{event.to}' to move slices to"))
+            return
+        self._by_hand = True
+        moves = dict.fromkeys(event.slices, event.to)
+        self.operations.begin("move", f"{len(moves)} slices to {event.to}", self._plan(moves, event.stopping))
+
+    def loads(self, event: LoadsSeen) -> None:
+        """Hot slices are spread, but not for the sake of noise: the busiest container must have much more to do."""
+        loads = dict(event.loads)
+        held = self._progress.held()
+        busiest = max((sum(loads.get(slice_, 0.0) for slice_ in slices) for slices in held.values()), default=0.0)
+        mean = sum(loads.values()) / max(1, len(self.staying))
+        if self.gathered and not self._by_hand and busiest > max(HOT_SECONDS, HOT * mean):
+            self._loads = loads
+
+    # ---------------------------------------------------------------------------------------------- answers
+
+    def activated(self, instruction: Activate) -> None:
+        for move in self.moves.with_task(instruction.id):
+            move.task, move.phase, move.since = None, Phase.DUAL, self._now
+            move.position = self._progress.at(instruction.epoch)
+        self.copies.used(instruction.container, instruction.slices)
+
+    def applied(self, instruction: Apply, position: int, digests: Mapping[int, int]) -> None:
+        for move in self.moves.with_task(instruction.id):
+            move.task, move.position = None, position
+        for slice_, digest in digests.items():
+            move_ = self.moves.of.get(slice_)
+            if move_ is None or move_.phase is not Phase.DUAL:
+                continue
+            if unlike := move_.compare(instruction.container, position, digest):
+                self._abort(
+                    move_,
+                    instruction.fence,
+                    f"slice {slice_} put out {unlike[0]:08x} on {move_.source} and {unlike[1]:08x} on {move_.to} in "
+                    f"epoch {instruction.fence.epoch}: it stays on {move_.source}",
+                )
+
+    def failed(self, instruction: ToContainer) -> None:
+        """An instruction to a destination, or about copies, came to nothing."""
+        match instruction:
+            case Activate(container=container, slices=slices):
+                self.copies.used(container, slices)
+                self._begin_again(self.moves.with_task(instruction.id), instruction.fence)
+            case Apply():
+                self._begin_again(self.moves.with_task(instruction.id), instruction.fence)
+            case Demote(container=container, slices=slices, fence=fence):
+                self._asking.ask(Forget(container, fence, slices))
+
+    def sent(self, instruction: SendCopies, answer: CopiesSent) -> None:
+        late: defaultdict[str, set[int]] = defaultdict(set)
+        for peer, slice_, version in answer.held:
+            move = self.moves.of.get(slice_)
+            active = self._progress.owners[slice_] == peer or (move and move.to == peer and move.phase != Phase.COPY)
+            if active:  # it came too late: the slice itself is there
+                late[peer].add(slice_)
+            elif peer in self.hosts:
+                self.copies.took(peer, slice_, version)
+        for peer, slices in late.items():
+            self._asking.ask(DropCopies(peer, instruction.fence, frozenset(slices)))
+        self.copies.refused(instruction.container, answer.failed)
+        for move in list(self.moves.of.values()):
+            if move.source == instruction.container and move.to in answer.failed and move.phase is Phase.COPY:
+                self._abort(move, instruction.fence, f"{move.to} could not take slice {move.slice}")
+
+    def demoted(self, instruction: Demote) -> None:
+        if instruction.container in self.hosts:
+            for slice_ in instruction.slices:
+                if self._progress.owners[slice_] != instruction.container:
+                    self.copies.took(instruction.container, slice_, instruction.epoch)
+
+    # --------------------------------------------------------------------------------------- orphans come home
+
+    def adopt(self) -> None:
+        """Give every slice without an owner to whoever is nearest to having it."""
+        progress = self._progress
+        orphans = [slice_ for slice_, owner in enumerate(progress.owners) if owner is None]
+        if self._adopted and orphans:
+            self.operations.begin("recovery", f"{len(orphans)} slices lost their container", frozenset(orphans))
+        self._adopted = True
+        for slice_ in orphans:
+            move = self.moves.of.get(slice_)
+            if move is not None and move.phase is not Phase.COPY:  # the destination was on its way to it anyway
+                progress.give(slice_, move.to, move.position, move.task)
+                del self.moves.of[slice_]
+        takers = self.staying or self.hosts
+        if self._from_copies:
+            for slice_, holder in activate(progress.orphans(), self.copies.held, takers).items():
+                progress.give(slice_, holder)
+        progress.assign(self.hosts, takers)
+
+    @property
+    def staying(self) -> dict[str, str]:
+        return {container: host for container, host in self.hosts.items() if container not in self._leaving}
+
+    # --------------------------------------------------------------------------------- whatever is possible now
+
+    def gather(self, *, whole: bool, busy: bool) -> None:
+        """Have as many containers as wanted. A lost one is replaced when its slices are back and the epoch is over."""
+        self.gathered = (self.gathered and bool(self.hosts)) or len(self.hosts) >= self.wanted
+        if not self.hosts:
+            self._leaving.clear()
+        missing = self.wanted - len(self.staying)
+        back = sorted(self._leaving)[: max(0, missing)]
+        self._leaving -= set(back)
+        missing -= len(back) + self._coming
+        calm = whole and (not busy or self.operations.running("rescale"))
+        if missing > 0 and (not self.gathered or (calm and self._failed_starts < FAILED_STARTS)):
+            self._coming += missing
+            self._asking.ask(NeedContainers(missing))
+        surplus = len(self.staying) - self.wanted if self.gathered and not self._coming else 0
+        if surplus > 0 and whole:
+            held = self._progress.held()
+            order = sorted(self.staying, key=lambda container: (len(held.get(container, ())), container))
+            self._leaving |= set(order[:surplus])
+            self._uneven = True
+
+    def advance(self, moment: Moment) -> bool:
+        """Whether owners changed."""
+        if moment.busy:
+            self._quiet_since = self._now
+        changed = self._switch(moment)
+        self._level(moment)
+        self._rebuild(moment)
+        self._plan_copies(moment)
+        self._send_copies(moment)
+        self._end_leaving(moment)
+        behind = self._progress.short_of(self._progress.at(moment.committed))
+        self.operations.advance(behind, self.moves, settled=self.settled)
+        return changed
+
+    def unsettled(self, container: str) -> set[int]:
+        """Slices of which this container is just dropping, putting away or using a copy: no other may come there."""
+        return {
+            slice_
+            for one in self._asking.pending.values()
+            if isinstance(one, Forget | DropCopies | Demote | Activate) and one.container == container
+            for slice_ in one.slices
+        }
+
+    @property
+    def settled(self) -> bool:
+        """Nothing is moving, coming or leaving."""
+        short = len(self.staying) < self.wanted and self._failed_starts < FAILED_STARTS
+        return not (self.moves or self._leaving or self._coming or self._uneven or short)
+
+    def begin_again_past(self, position: int, fence: Fence) -> None:
+        """An epoch is taken back: destinations that applied some of it start over."""
+        self._begin_again([move for move in self.moves.of.values() if move.position > position], fence)
+
+    def shadows(self, first: int, end: int) -> dict[tuple[str, int], frozenset[int]]:
+        """Slices in dual mode at a position in [first, end), by destination and position."""
+        found: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
+        for slice_, move in self.moves.of.items():
+            if move.phase is Phase.DUAL and move.task is None and first <= move.position < end:
+                found[move.to, move.position].add(slice_)
+        return {key: frozenset(found[key]) for key in sorted(found)}
+
+    def begin(self, instruction: Activate | Apply) -> None:
+        for slice_ in instruction.slices:
+            self.moves.of[slice_].task = instruction.id
+
+    def _switch(self, moment: Moment) -> bool:
+        progress = self._progress
+        here = progress.at(moment.committed)
+        if not moment.between:
+            return False
+
+        def ready(move: Move) -> bool:
+            idle = self._now - max(self._quiet_since, move.since) >= IDLE_SECONDS
+            return (
+                move.phase is Phase.DUAL
+                and move.task is None
+                and move.position == here
+                and (move.proven or move.stopping or idle)
+                and move.slice not in moment.writing
+                and progress.rests(move.slice, here)
+            )
+
+        moves = [move for move in self.moves.of.values() if ready(move)]
+        for move in moves:
+            progress.give(move.slice, move.to, here)
+            del self.moves.of[move.slice]
+        for source, gone in grouped(moves, lambda move: move.source).items():
+            kept = source not in self._leaving
+            self._asking.ask(
+                Demote(source, moment.fence, slices_of(gone), moment.committed)
+                if kept
+                else Forget(source, moment.fence, slices_of(gone))
+            )
+        return bool(moves)
+
+    def _level(self, moment: Moment) -> None:
+        uneven = self._uneven or self._loads is not None
+        if not (uneven and self.gathered and moment.whole) or self.moves or self._coming:
+            return
+        if len(self.staying) < self.wanted and self._failed_starts < FAILED_STARTS:
+            return
+        loads = None if self._uneven else self._loads
+        self._uneven, self._loads = False, None
+        wanted = level(self._progress.owners, self.staying, loads, self.copies.held)
+        planned = self._plan(wanted, self._stopping)
+        if planned and not self.operations.running("rescale"):
+            self.operations.begin("balance", f"{len(planned)} slices change their container")
+        self._stopping = False
+
+    def _plan(self, wanted: Mapping[int, str], stopping: bool) -> frozenset[int]:
+        planned = set()
+        for slice_, to in sorted(wanted.items()):
+            source = self._progress.owners[slice_]
+            if source is not None and source != to and slice_ not in self.moves.of:
+                self.moves.of[slice_] = Move(slice_, source, to, stopping)
+                planned.add(slice_)
+        return frozenset(planned)
+
+    def _rebuild(self, moment: Moment) -> None:
+        """Destinations that have a copy make it active; those that fell behind in dual mode catch up."""
+        here = self._progress.at(moment.committed)
+        busy = {one.container for one in self._asking.pending.values() if isinstance(one, Activate)}
+        ready: list[Move] = []
+        for move in self.moves.of.values():
+            if move.not_before > self._now:
+                continue
+            copied = move.to in self.copies.held[move.slice] or moment.committed == 0
+            behind = move.task is None and move.position < here
+            if (move.phase is Phase.COPY and copied) or (move.phase is Phase.DUAL and behind):
+                move.phase = Phase.REBUILD
+            free = move.to not in busy and move.slice not in self.unsettled(move.to)
+            if move.phase is Phase.REBUILD and move.task is None and free:
+                ready.append(move)
+        for to, moves in grouped(ready, lambda move: move.to).items():
+            self.begin(self._asking.ask(Activate(to, moment.fence, slices_of(moves), moment.committed)))
+
+    def _plan_copies(self, moment: Moment) -> None:
+        if self.gathered and moment.whole:
+            surplus = self.copies.plan(self._progress.owners, self.staying, self.moves.of.keys())
+            for holder, slices in surplus.items():
+                if holder in self.hosts:
+                    self._asking.ask(DropCopies(holder, moment.fence, slices))
+
+    def _send_copies(self, moment: Moment) -> None:
+        if moment.committed == 0 or not moment.whole:
+            return
+        sending = {one.container for one in self._asking.pending.values() if isinstance(one, SendCopies)}
+        for owner, slices in self._progress.held().items():
+            if owner in sending:
+                continue
+            epoch, at = self._updated.get(owner, (0, self._now))
+            update = self._safety.every.passed(moment.committed - epoch, self._now - at)
+            due = self.copies.due(slices, moment.committed, update=update)
+            moves = [
+                move
+                for move in self.moves.of.values()
+                if move.source == owner and move.phase is Phase.COPY and move.not_before <= self._now
+            ]
+            for move in moves if any(move.stopping for move in moves) else moves[:AT_ONCE]:
+                if move.to not in self.copies.held[move.slice]:
+                    due.setdefault(move.to, set()).add(move.slice)
+            for peer in list(due):
+                due[peer] -= self.unsettled(peer) | self.moves.active_on(peer)
+                if not due[peer]:
+                    del due[peer]
+            if update:
+                self._updated[owner] = (moment.committed, self._now)
+            else:
+                self._updated.setdefault(owner, (0, self._now))
+            if due:
+                to = tuple((peer, frozenset(due[peer])) for peer in sorted(due))
+                every = frozenset().union(*(numbers for _, numbers in to))
+                self._asking.ask(SendCopies(owner, moment.fence, every, moment.committed, to))
+
+    def _end_leaving(self, moment: Moment) -> None:
+        """A container may go when it owns nothing and every copy that shall be is somewhere else."""
+        if not moment.whole or (moment.committed and self.copies.missing()):
+            return
+        for container in sorted(self._leaving):
+            told = any(
+                isinstance(one, ToContainer) and one.container == container for one in self._asking.pending.values()
+            )
+            if not (told or container in self._progress.owners or self.moves.touches(container)):
+                self._part_with(container)
+                self._asking.ask(EndContainer(container))
+
+    def _part_with(self, container: str) -> None:
+        self.lost.add(container)
+        self.hosts.pop(container, None)
+        self._leaving.discard(container)
+        self._updated.pop(container, None)
+        self.copies.lose(container)
+        for slice_, move in list(self.moves.of.items()):
+            if move.to == container or (move.source == container and move.phase is Phase.COPY):
+                del self.moves.of[slice_]
+                self._uneven = True
+
+    def _abort(self, move: Move, fence: Fence, why: str) -> None:
+        del self.moves.of[move.slice]
+        self._asking.ask(Forget(move.to, fence, frozenset([move.slice])))
+        self.copies.used(move.to, [move.slice])
+        self._asking.ask(TellPeople("move", why))
+
+    def _begin_again(self, moves: list[Move], fence: Fence) -> None:
+        for to, those in grouped(moves, lambda move: move.to).items():
+            self._asking.ask(Forget(to, fence, slices_of(those)))
+            self.copies.used(to, slices_of(those))
+            for move in those:
+                move.begin_again(self._now + AGAIN_SECONDS)

@@ -1,0 +1,286 @@
+"""What the master asks for: instructions, all of them frozen, each with an id that its answer names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import ClassVar
+
+from holdfast.errors import HoldfastError, StoreError
+from holdfast.log.records import Fence
+from holdfast.master.events import Batch, Pack, Routing
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """Something the shell shall do. Equality ignores the id, so that a test can say what it expects."""
+
+    id: str = field(default="", compare=False, kw_only=True)
+
+    answered: ClassVar[bool] = True
+    """An answer is awaited."""
+    looks: ClassVar[bool] = False
+    """The shell looks at ``owner/`` right before it acts. If someone above our incarnation is there it does
+    not act but reports OwnerSeen; nothing needs to be reported otherwise."""
+
+
+@dataclass(frozen=True)
+class ToContainer(Instruction):
+    """An instruction that one container carries out, for some of its slices."""
+
+    container: str
+    fence: Fence
+    slices: frozenset[int]
+
+
+@dataclass(frozen=True)
+class NeedContainers(Instruction):
+    """Start so many new containers; each is reported by ContainerJoined, or by ContainerLost if it cannot start."""
+
+    answered = False
+    count: int
+
+
+@dataclass(frozen=True)
+class StoreRouting(Instruction):
+    """Write the routing table. It is valid at once; readers of the store merely hear of it by this file."""
+
+    looks = True
+    fence: Fence
+    routing: Routing
+
+
+@dataclass(frozen=True)
+class Restore(ToContainer):
+    """Bring the slices to ``epoch`` from the checkpoint (0: none) and the log above it.
+
+    Whatever the container holds of these slices is replaced.
+    """
+
+    epoch: int
+    checkpoint: int
+
+
+@dataclass(frozen=True)
+class Activate(ToContainer):
+    """Bring the slices to ``epoch`` from what the container has of them, and the log above that.
+
+    What it has is a copy, or the slice itself in dual mode that fell behind. The copy is used up.
+    """
+
+    epoch: int
+
+
+@dataclass(frozen=True)
+class SendCopies(ToContainer):
+    """Bring the copies on these peers to the committed ``epoch``, behind the epochs that follow.
+
+    Each gets what it lacks: the rows changed since its version, or everything. Best effort: whatever did not get
+    there is simply not in the answer.
+    """
+
+    epoch: int
+    to: tuple[tuple[str, frozenset[int]], ...]
+
+
+@dataclass(frozen=True)
+class Demote(ToContainer):
+    """The slices, which are at ``epoch``, live elsewhere now: keep them as copies of that version."""
+
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Forget(ToContainer):
+    """Drop these slices, and copies of them: another container has what is needed."""
+
+
+@dataclass(frozen=True)
+class DropCopies(ToContainer):
+    """Drop the copies of these slices; an active one stays."""
+
+
+@dataclass(frozen=True)
+class EndContainer(Instruction):
+    """It owns nothing any more and nobody needs its copies: end it."""
+
+    answered = False
+    container: str
+
+
+@dataclass(frozen=True)
+class TellPeople(Instruction):
+    """Something that a person should hear of."""
+
+    answered = False
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class RunIntake(Instruction):
+    """Run the Spark job of this level's intake to its end."""
+
+    fence: Fence
+    level: int
+    batch: Batch
+
+
+@dataclass(frozen=True)
+class StorePrepare(Instruction):
+    """Put-if-absent ``prepare e.<level>``; whoever loses reads the winner's and reports that."""
+
+    looks = True
+    fence: Fence
+    level: int
+    batch: Batch
+    tags: tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Apply(ToContainer):
+    """Bring the slices from level − 1 of ``fence.epoch`` to ``level``, as its prepare says."""
+
+    level: int
+    digests: frozenset[int] = frozenset()
+    """Slices in dual mode: the answer has a checksum of what each put out."""
+
+
+@dataclass(frozen=True)
+class Undo(ToContainer):
+    """Take every level of ``fence.epoch`` back, as far as a slice has come in it, perhaps not at all."""
+
+
+@dataclass(frozen=True)
+class RunSink(Instruction):
+    """Run the Spark job that hands the outputs of ``fence.epoch`` to one sink."""
+
+    looks = True
+    fence: Fence
+    sink: str
+
+
+@dataclass(frozen=True)
+class StoreCommit(Instruction):
+    """Put-if-absent ``commit e``; whoever loses reads the winner's and reports that."""
+
+    looks = True
+    fence: Fence
+    batch: Batch
+
+
+@dataclass(frozen=True)
+class FinishBatch(Instruction):
+    """The batch is committed as ``epoch``: return to Spark."""
+
+    answered = False
+    batch: Batch
+    epoch: int
+
+
+@dataclass(frozen=True)
+class FailBatch(Instruction):
+    """Raise inside ``foreachBatch``, and cancel the intake or sink that may still run for it.
+
+    Spark decides whether to offer the batch again.
+    """
+
+    answered = False
+    batch: Batch
+    error: Exception = field(compare=False)
+
+
+class Refusal(Enum):
+    """Why a batch is not the one that comes next."""
+
+    OTHER_QUERY = "other query"
+    OTHER_OFFSETS = "other offsets"
+    GAP = "gap"
+
+
+@dataclass(frozen=True)
+class RefuseBatch(Instruction):
+    """Raise ``error()`` inside ``foreachBatch``. Nothing was written for this batch."""
+
+    answered = False
+    batch: Batch
+    reason: Refusal
+    committed: int
+    known: Batch | None
+    """What the store holds: the batch prepared as ``committed + 1`` or, if none is, the last committed."""
+    prepared: bool
+
+    def error(self) -> HoldfastError:
+        known, next_epoch = self.known, self.committed + 1
+        offered = f"Spark offers batch {self.batch.batch_id} of query {self.batch.query_id}"
+        if known is None:
+            what = f"{offered}, but this store is empty: the rows of the batches before it are not in it."
+            todo = "Start with the Spark checkpoint that belongs to this store, or with both of them new."
+        elif self.reason is Refusal.OTHER_QUERY:
+            what = f"{offered}, but this store belongs to query {known.query_id} (batch {known.batch_id})."
+            todo = "Start with the Spark checkpoint that belongs to this store, or with a new store."
+        elif self.reason is Refusal.OTHER_OFFSETS:
+            epoch = next_epoch if self.prepared else self.committed
+            what = (
+                f"{offered} with offsets {self.batch.offsets}, but epoch {epoch} of this store was made of "
+                f"that batch with offsets {known.offsets}."
+            )
+            todo = "Bring Spark's own checkpoint (its offsets folder) back as it was."
+        else:
+            wanted = known.batch_id if self.prepared else known.batch_id + 1
+            what = f"{offered}, but the next one for this store is batch {wanted} (epoch {next_epoch})."
+            todo = "Start the job again; if it stays, Spark's checkpoint and this store do not belong together."
+        safe = f"Everything up to epoch {self.committed}; nothing was written."
+        return StoreError(what, safe=safe, todo=todo)
+
+
+@dataclass(frozen=True)
+class WriteCheckpoint(ToContainer):
+    """Write one pack with these slices as of the committed ``epoch``, behind the epochs that follow."""
+
+    epoch: int
+
+
+@dataclass(frozen=True)
+class VerifyPacks(Instruction):
+    """Read packs back and check them, in container ``by``; None means in the driver's own process.
+
+    It is never the process that wrote them.
+    """
+
+    by: str | None
+    fence: Fence
+    epoch: int
+    packs: tuple[Pack, ...]
+
+
+@dataclass(frozen=True)
+class StoreManifest(Instruction):
+    """Every pack is there and verified: make the checkpoint count.
+
+    It looks because two more of them would cut away the log above the one that a successor started from.
+    """
+
+    looks = True
+    fence: Fence
+    epoch: int
+    packs: tuple[Pack, ...]
+
+
+@dataclass(frozen=True)
+class CutLog(Instruction):
+    """Segments of epochs up to and with ``epoch``, the second newest checkpoint's, may go, and older packs."""
+
+    answered = False
+    looks = True
+    fence: Fence
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Stop(Instruction):
+    """We are deposed: raise inside ``foreachBatch`` if Spark waits there, end our containers, then rest."""
+
+    answered = False
+    reason: str
+    successor: int

@@ -1,0 +1,1 @@
+"""How lost state comes back: policies of a job."""

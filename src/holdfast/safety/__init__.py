@@ -1,0 +1,1 @@
+"""How state is made safe: policies of a job."""

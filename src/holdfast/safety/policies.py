@@ -1,0 +1,66 @@
+"""The safety policies that a job can be started with, and what the master needs to know of each.
+
+``Delta`` is ChronoStream's (§III-B): the rows that changed go to peers behind the epochs, the store gets everything
+now and then. ``Sync`` is what every paper compares with: stop, write everything, go on. Without either the log alone
+is the safety: it is never cut, and all of it is replayed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.errors import PlanError
+from holdfast.safety.intervals import Interval
+
+EVERY_EPOCH = Interval(epochs=1)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """A policy in the master's words."""
+
+    backups: int = 0
+    """How many peers shall hold a copy of each slice."""
+    every: Interval = EVERY_EPOCH
+    """How often the copies are brought up to date."""
+    store_every: Interval | None = None
+    """How often everything goes to the store; the log is cut by that. None: never."""
+    blocking: bool = False
+    """No epoch runs while the store gets it."""
+
+
+@dataclass(frozen=True)
+class Delta:
+    """Behind the epochs: changed rows to ``backups`` peers every ``every``, everything to the store now and then.
+
+    Both take a number of epochs (``10``) or a time (``"3 s"``). With fewer peers than backups there are as many copies
+    as peers.
+    """
+
+    backups: int = 1
+    every: int | str = "3 s"
+    store_every: int | str = "60 s"
+
+    def terms(self) -> Terms:
+        if self.backups < 0:
+            raise PlanError(f"backups must be at least 0, not {self.backups}.", safe="Nothing was started.")
+        return Terms(
+            self.backups, Interval.of(self.every, "every"), Interval.of(self.store_every, "store_every"), blocking=False
+        )
+
+
+@dataclass(frozen=True)
+class Sync:
+    """Every ``every``: no epoch runs until all of the state is in the store and verified. The baseline."""
+
+    every: int | str = "60 s"
+
+    def terms(self) -> Terms:
+        return Terms(store_every=Interval.of(self.every, "every"), blocking=True)
+
+
+Safety = Delta | Sync
+
+
+def terms_of(safety: Safety | None) -> Terms:
+    return safety.terms() if safety is not None else Terms()

@@ -1,0 +1,278 @@
+"""What the shell does for the master in the background: everything that waits on containers and the store.
+
+One method for each instruction; each returns what the master shall hear. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from holdfast import faults
+from holdfast.errors import StoreError
+from holdfast.log.ledger import Ledger
+from holdfast.log.pack import Pack, pack_name
+from holdfast.log.records import Commit, Fence, Manifest, Prepare, SegmentRef
+from holdfast.log.records import Routing as RoutingFile
+from holdfast.master import events as ev
+from holdfast.master import instructions as do
+from holdfast.spark.epoch import Tag
+from holdfast.spark.fleet import Fleet
+from holdfast.spark.history import History
+
+Sizes = Mapping[str, Mapping[str, int]]
+"""stage → changed/rows"""
+
+
+class Performer:
+    def __init__(self, ledger: Ledger, incarnation: int, fleet: Callable[[], Fleet], history: History) -> None:
+        self.ledger = ledger
+        self.ledger_lock = threading.RLock()
+        self.incarnation = incarnation
+        self.sinks: tuple[str, ...] = ()
+        self.counters: dict[str, int] = {}
+        self.clock = 0
+        self.bandwidth: float | None = None
+        """Bytes a second that each container may send as copies; None: as fast as it can."""
+        self._fleet = fleet
+        self._history = history
+        self._prepares: dict[int, Prepare] = {}  # of the epoch in flight, by level
+
+    # --- routing, prepare, commit -------------------------------------------------------------------------
+
+    def store_routing(self, instruction: do.StoreRouting) -> ev.Event:
+        routing = instruction.routing
+        with self.ledger_lock:
+            self.ledger.put_routing(RoutingFile(routing.version, tuple(owner or "" for owner in routing.table)))
+        return ev.RoutingStored(instruction.id)
+
+    def store_prepare(self, instruction: do.StorePrepare, routing: int) -> ev.Event:
+        attachments: list[bytes] = []
+        refs = tuple(_ref(tag, attachments) for tag in instruction.tags)
+        self.clock = max(self.clock, time.time_ns() // 1_000_000)
+        batch = instruction.batch
+        ours = Prepare(
+            fence=instruction.fence,
+            level=instruction.level,
+            query_id=batch.query_id,
+            batch_id=batch.batch_id,
+            offsets=batch.offsets,
+            segments=refs,
+            clock=self.clock,
+            routing=routing,
+            sinks=self.counters | {name: self.counters.get(name, -1) + 1 for name in self.sinks},
+            attachments=tuple(attachments),
+        )
+        with self.ledger_lock:
+            stored = self.ledger.put_prepare(ours)
+        self._prepares[stored.level] = stored
+        self.clock = max(self.clock, stored.clock)
+        faults.place("driver", "after-prepare", stored.fence.epoch)
+        content = ev.Prepared(stored.level, stored.fence, ev.Batch(stored.query_id, stored.batch_id, stored.offsets))
+        return ev.PrepareStored(instruction.id, content)
+
+    def prepare_of(self, epoch: int, level: int) -> Prepare:
+        known = self._prepares.get(level)
+        if known is None or known.fence.epoch != epoch:
+            with self.ledger_lock:
+                known = self.ledger.get_prepare(epoch, level)
+            assert known is not None, f"epoch {epoch}.{level} is applied but not prepared"
+            self._prepares[level] = known
+        return known
+
+    def store_commit(self, instruction: do.StoreCommit) -> ev.Event:
+        epoch, batch = instruction.fence.epoch, instruction.batch
+        faults.place("driver", "after-sinks", epoch)
+        with self.ledger_lock:
+            stored = self.ledger.put_commit(Commit(instruction.fence, batch.query_id, batch.batch_id, batch.offsets))
+        faults.place("driver", "after-commit", epoch)
+        self.counters = dict(self.prepare_of(epoch, 1).sinks)
+        of = ev.Batch(stored.query_id, stored.batch_id, stored.offsets)
+        return ev.CommitStored(instruction.id, stored.fence, of)
+
+    # --- slices -------------------------------------------------------------------------------------------
+
+    def apply(self, instruction: do.Apply, committed: int) -> tuple[ev.Event, Sizes]:
+        prepare = self.prepare_of(instruction.fence.epoch, instruction.level)
+        # Containers hear of a commit with the next epoch: until then they only keep an undo set they need no more.
+        header = {
+            "slices": sorted(instruction.slices),
+            "name": prepare.file,
+            "committed": committed,
+            "digests": sorted(instruction.digests),
+        }
+        answer, _ = self._fleet().call(instruction.container, "apply", header, prepare.to_bytes())
+        faults.place("driver", "mid-apply", instruction.fence.epoch)
+        digests = tuple((int(number), digest) for number, digest in answer.get("digests", {}).items())
+        return ev.Applied(instruction.id, digests), answer["stages"]
+
+    def undo(self, instruction: do.Undo) -> ev.Event:
+        self._tell(instruction, "undo", epoch=instruction.fence.epoch)
+        return ev.Undone(instruction.id)
+
+    def activate(self, instruction: do.Activate) -> ev.Event:
+        began = time.monotonic()
+        figures = self._tell(instruction, "activate", epoch=instruction.epoch)
+        self._history.note(
+            "activated",
+            f"{len(instruction.slices)} slices on {instruction.container} at epoch {instruction.epoch}: "
+            f"{figures['bytes']:,} bytes of copies, {figures['replayed']:,} rows replayed",
+            seconds=time.monotonic() - began,
+            slices=len(instruction.slices),
+            nbytes=figures["bytes"],
+        )
+        return ev.Activated(instruction.id)
+
+    def restore(self, instruction: do.Restore) -> ev.Event:
+        """From the newest checkpoint; from the one before it if a pack of the newest cannot be read."""
+        began = time.monotonic()
+        with self.ledger_lock:
+            manifests = [
+                manifest
+                for manifest in self.ledger.manifests(self._history.corrupt)
+                if manifest.epoch <= instruction.checkpoint
+            ]
+        failure: StoreError | None = None
+        for manifest in [*reversed(manifests), None][:2]:  # None: from the beginning of the log, if it is still there
+            try:
+                figures = self._restore_from(instruction, manifest)
+            except StoreError as error:
+                self._history.corrupt(error)
+                failure = failure or error
+                continue
+            self._history.note(
+                "restored",
+                f"{len(instruction.slices)} slices on {instruction.container} at epoch {instruction.epoch}: "
+                f"{figures['loaded']:,} bytes loaded, {figures['replayed']:,} rows replayed",
+                seconds=time.monotonic() - began,
+                slices=len(instruction.slices),
+                nbytes=figures["loaded"],
+            )
+            return ev.Restored(instruction.id)
+        assert failure is not None
+        raise failure
+
+    def _restore_from(self, instruction: do.Restore, manifest: Manifest | None) -> dict[str, Any]:
+        packs: dict[str, list[int]] = {}
+        if manifest is not None:
+            for number in sorted(instruction.slices):
+                packs.setdefault(manifest.pack_of(number), []).append(number)
+        checkpoint = manifest.epoch if manifest else 0
+        return self._tell(instruction, "restore", epoch=instruction.epoch, checkpoint=checkpoint, packs=packs)
+
+    # --- copies -------------------------------------------------------------------------------------------
+
+    def send_copies(self, instruction: do.SendCopies) -> ev.Event:
+        fleet = self._fleet()
+        alive = set(fleet.alive())
+        to = [
+            {"container": peer, "location": fleet.address(peer).location, "slices": sorted(slices)}
+            for peer, slices in instruction.to
+            if peer in alive
+        ]
+        gone = frozenset(peer for peer, _ in instruction.to if peer not in alive)
+        answer = self._tell(instruction, "copy", epoch=instruction.epoch, to=to, bandwidth=self.bandwidth)
+        held = tuple(
+            (peer, int(number), version)
+            for peer, versions in answer["held"].items()
+            for number, version in versions.items()
+        )
+        for peer, reason in answer["failed"].items():
+            self._history.note("copy failed", f"{instruction.container} to {peer}: {reason}")
+        self._history.note(
+            "copied",
+            f"{answer['rows']:,} rows of {len(instruction.slices)} slices from {instruction.container} "
+            f"to {', '.join(peer for peer, _ in instruction.to)} as of epoch {instruction.epoch}",
+            seconds=answer["seconds"],
+            slices=len(instruction.slices),
+            nbytes=answer["bytes"],
+        )
+        return ev.CopiesSent(instruction.id, held, gone | frozenset(answer["failed"]))
+
+    def demote(self, instruction: do.Demote) -> ev.Event:
+        self._tell(instruction, "demote", epoch=instruction.epoch)
+        return ev.Demoted(instruction.id)
+
+    def drop(self, instruction: do.Forget | do.DropCopies) -> ev.Event:
+        if isinstance(instruction, do.Forget):
+            self._tell(instruction, "forget")
+        self._tell(instruction, "drop")
+        return ev.Dropped(instruction.id)
+
+    # --- checkpoints --------------------------------------------------------------------------------------
+
+    def write_checkpoint(self, instruction: do.WriteCheckpoint) -> ev.Event:
+        began = time.monotonic()
+        fence = Fence(self.incarnation, instruction.epoch, instruction.fence.attempt)
+        name = pack_name(fence, instruction.container)
+        figures = self._tell(instruction, "checkpoint", epoch=instruction.epoch, pack=name)
+        self._history.note(
+            "written",
+            f"{name} with {len(instruction.slices)} slices",
+            seconds=time.monotonic() - began,
+            slices=len(instruction.slices),
+            nbytes=figures["bytes"],
+        )
+        return ev.CheckpointWritten(instruction.id, name)
+
+    def verify_packs(self, instruction: do.VerifyPacks) -> ev.Event:
+        files = [str(pack.file) for pack in instruction.packs]
+        if instruction.by is None:
+            for file in files:
+                Pack.open(self.ledger.section, file).verify()
+        else:
+            self._fleet().call(instruction.by, "verify", {"packs": files})
+        return ev.PacksVerified(instruction.id)
+
+    def store_manifest(self, instruction: do.StoreManifest) -> ev.Event:
+        packs = [str(pack.file) for pack in instruction.packs]
+        where = {number: at for at, pack in enumerate(instruction.packs) for number in pack.slices}
+        manifest = Manifest(
+            instruction.epoch,
+            instruction.fence,
+            tuple(packs),
+            tuple(where[number] for number in range(len(where))),
+            verified_by="another container or the driver",
+        )
+        with self.ledger_lock:
+            self.ledger.put_manifest(manifest)
+        self._history.note("checkpoint", f"epoch {instruction.epoch}, {len(packs)} packs, verified")
+        return ev.ManifestStored(instruction.id)
+
+    def cut_log(self, epoch: int) -> None:
+        # A ledger of its own: deleting many files must not hold up an epoch's commit.
+        janitor = Ledger(self.ledger.store, self.ledger.section_name)
+        janitor.sweep()
+        janitor.cut(epoch)
+        with self.ledger_lock:
+            self.ledger.forget(epoch)
+
+    def newest_owner(self) -> int:
+        with self.ledger_lock:
+            newest = self.ledger.newest_owner()
+        return newest.incarnation if newest is not None else 0
+
+    def _tell(self, instruction: do.ToContainer, action: str, **header: Any) -> dict[str, Any]:
+        header["slices"] = sorted(instruction.slices)
+        return self._fleet().call(instruction.container, action, header)[0]
+
+
+def _ref(tag: object, attachments: list[bytes]) -> SegmentRef:
+    assert isinstance(tag, Tag)
+    inline = None
+    if tag.inline is not None:
+        inline = len(attachments)
+        attachments.append(tag.inline)
+    return SegmentRef(
+        tag.name,
+        tag.rows,
+        tag.nbytes,
+        tag.checksum,
+        tag.partition,
+        tag.task,
+        inline,
+        tag.input_rows,
+        tag.partial,
+    )

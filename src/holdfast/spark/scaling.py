@@ -1,0 +1,50 @@
+"""Autoscaling as it runs: every committed epoch is shown to the judge, and its advice followed if that is wished for.
+
+Without a policy the default one still judges, so that ``run.status()`` can say what it would do and why.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from holdfast.master import events as ev
+from holdfast.master.autoscaling import Advice, Autoscale, Autoscaler
+from holdfast.safety.intervals import seconds_of
+from holdfast.spark.history import EpochFigures
+from holdfast.spark.shell import Shell
+
+
+class Scaling:
+    def __init__(
+        self, policy: Autoscale | None, trigger: Mapping[str, Any], progress: Callable[[], Any], shell: Shell
+    ) -> None:
+        self.advice: Advice | None = None
+        self._follows = policy is not None
+        self._judge = Autoscaler(policy or Autoscale())
+        self._interval = seconds_of(str(trigger.get("processingTime", "")))
+        self._progress = progress
+        self._shell = shell
+        shell.on_commit = self._saw
+
+    def _saw(self, last: EpochFigures) -> None:
+        shell = self._shell
+        wanted = shell.machine.containers
+        if not self._interval:  # without a pace there is nothing to keep up with
+            return
+        backlog = _waiting(self._progress())
+        self.advice = self._judge.saw(time.monotonic(), wanted, last.seconds, self._interval, last.rows, backlog)
+        if self._follows and self.advice.containers != wanted:
+            shell.history.note("autoscale", self.advice.reason)
+            shell.tell(ev.ScaleWanted(self.advice.containers))
+
+
+def _waiting(progress: Any) -> int | None:
+    """Rows that the sources have and the query has not read, where they tell (Kafka does)."""
+    found = None
+    for source in getattr(progress, "sources", None) or ():
+        behind = (source.metrics or {}).get("avgOffsetsBehindLatest")
+        if behind is not None:
+            found = (found or 0) + int(float(behind))
+    return found
