@@ -72,6 +72,7 @@ def test_speculation(tmp_path: Path, cluster: str) -> None:
     ended = drill.run(
         spark={
             "spark.executor.memory": "512m",
+            "spark.task.cpus": "0.95",
             "spark.speculation": "true",
             "spark.speculation.interval": "200ms",
             "spark.speculation.multiplier": "1.5",

@@ -207,6 +207,14 @@ class HostedJob:
             self.committed = max(self.committed, epoch)
         self.reading.release(self.committed)
 
+    def repartition(self) -> None:
+        """Every key into a new table, as a container must whose threads each have a table of their own (a baseline)."""
+        for stage in self.stages.values():
+            for held in list(stage.slices.values()):
+                with held.lock:
+                    epoch = held.state.epoch
+                    held.state.load([held.state.delta(0, epoch)] if epoch else [], epoch)
+
     # --- checkpoint ---------------------------------------------------------------------------------------
 
     def checkpoint(self, epoch: int, slices: Sequence[int], pack: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -162,7 +163,11 @@ class ContainerService(flight.FlightServerBase):
 
     def _resized(self, header: dict[str, Any]) -> float:
         self._job(header)
-        return self._threads.resize(header["threads"])
+        began = time.perf_counter()
+        if header.get("repartition"):
+            self._job(header).repartition()
+        self._threads.resize(header["threads"])
+        return time.perf_counter() - began
 
     def _checkpoint(self, header: dict[str, Any], _: list[memoryview]) -> Answer:
         return self._job(header).checkpoint(header["epoch"], header["slices"], header["pack"]), []

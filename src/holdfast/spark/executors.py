@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import threading
 import time
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark import InheritableThread, TaskContext
+from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResourceRequests
 from pyspark.sql import SparkSession
 
 from holdfast.container.client import Address, Client, Unreachable
@@ -393,3 +395,21 @@ class ExecutorContainer:
             reason = f"its Spark job failed: {lines[0]}"
         finally:
             launcher.finish(self.container, reason)
+
+
+def _profile(conf: Callable[[str, str], str | None], master: str, dynamic: bool) -> ResourceProfile:
+    """The share of an executor that a container's task asks for."""
+    fallback = "1" if master.startswith(("yarn", "k8s")) or dynamic else "0"
+    cores = int(conf("spark.executor.cores", fallback) or 0)
+    each = float(conf("spark.task.cpus", "1") or 1)
+    if dynamic:
+        share = float(max(cores, 1))
+    else:
+        share = TASK_CPUS
+        if cores and math.floor((cores - share) / each) < 1:
+            raise ContainerError(
+                f"Executors of {cores} cores have no room for a task beside a container (spark.task.cpus = {each:g}).",
+                safe="Nothing was started.",
+                todo="Start the session with spark.task.cpus=0.95, or with more cores an executor.",
+            )
+    return ResourceProfileBuilder().require(TaskResourceRequests().cpus(share)).build
