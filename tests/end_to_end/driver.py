@@ -5,12 +5,15 @@ Started as a process of its own by ``kit.Drill``, so that what dies is a real dr
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,23 +107,34 @@ def build(config: dict[str, Any], spark: SparkSession) -> tuple[hf.Job, dict[str
     return job, streams
 
 
+def safety(config: dict[str, Any]) -> hf.Delta | hf.Sync | None:
+    match config.get("safety", "delta"):
+        case "delta":
+            return hf.Delta(
+                config.get("backups", 1), every=config.get("copy_every", 1), store_every=config.get("store_every", 3)
+            )
+        case "sync":
+            return hf.Sync(config.get("store_every", 3))
+    return None
+
+
 def drive(config: dict[str, Any], spark: SparkSession, during: Callable[[hf.Run], None] | None = None) -> None:
     """Run the job to the end of its input; ``during`` is called once it runs."""
     job, streams = build(config, spark)
     run = job.start(
         containers=config.get("containers", 2),
-        safety=hf.Delta(
-            config.get("backups", 1), every=config.get("copy_every", 1), store_every=config.get("store_every", 3)
-        ),
+        threads=config.get("threads", 1),
+        safety=safety(config),
         slices=config.get("slices", 16),
-        trigger={"availableNow": True},
+        trigger=None if config.get("flows") else {"availableNow": True},
+        where=config.get("where", "auto"),
         preaggregate=config.get("preaggregate", "auto"),
         push=config.get("push", "auto"),
     )
     try:
         if during is not None:
             during(run)
-        run.await_termination()
+        run.process_all_available() if config.get("flows") else run.await_termination()
         for name, stream in streams.items():
             pq.write_table(run.state(stream).to_arrow(), f"{config['result']}/{name}.parquet")
         status = run.status()
@@ -128,11 +142,55 @@ def drive(config: dict[str, Any], spark: SparkSession, during: Callable[[hf.Run]
             "epoch": status.epoch,
             "rows": status.rows,
             "events": [[event.kind, event.text] for event in status.events],
+            "event_epochs": [event.epoch for event in status.events],
             "epochs": {name: run.state(stream).epoch for name, stream in streams.items()},
         }
         Path(config["result"], "report.json").write_text(json.dumps(report))
     finally:
         run.stop()
+
+
+def anything(run: hf.Run, draw: random.Random) -> str:
+    """One thing at random that a person or fate may do to a run; what it was."""
+    deed = draw.choice(["scale", "scale", "move", "threads", "kill", "kill", "kill all", "stop-and-copy"])
+    number = draw.randint(1, 4)
+    alive = [one.name for one in run.status().containers if one.alive]
+    match deed:
+        case "scale" | "stop-and-copy":
+            run.scale(containers=number, method="stop-and-copy" if deed == "stop-and-copy" else None)
+        case "move" if alive:
+            slices = run._file.slices
+            with contextlib.suppress(hf.ContainerError):  # it may just be leaving, or dying
+                run.move(draw.sample(range(slices), min(slices, number)), to=draw.choice(alive))
+        case "threads":
+            run.scale(threads=min(number, 2))
+        case "kill" | "kill all":
+            for name in alive if deed == "kill all" else alive[:1]:
+                run.kill(name)
+    return f"{deed} {number}"
+
+
+def unrest(run: hf.Run, seed: int, until: str) -> None:
+    """One thing after the other until a file is there; then everything must come to rest."""
+    draw = random.Random(seed)
+    while not Path(until).exists():
+        print(f"epoch {run._shell.machine.committed}: {anything(run, draw)}", file=sys.stderr, flush=True)
+        time.sleep(draw.uniform(0.5, 3.0))
+    assert run.await_settled(60), run.status()
+
+
+def rescale(run: hf.Run, at: int, to: int, die_in: str = "") -> None:
+    """Scale once so many epochs are committed; die when the first slice comes to a phase of its move."""
+    machine = run._shell.machine
+    run._shell.wait_for(lambda: machine.committed >= at, 60)
+    run.scale(containers=to)
+    while die_in:
+        if die_in in machine._elastic.moves.phases():
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.001)
+
+
+ACTS: tuple[Callable[..., None], ...] = (rescale, unrest)
 
 
 def main() -> None:
@@ -141,7 +199,9 @@ def main() -> None:
         Path(config["strikes"], f"strike@{config['strike_driver_at']}").write_text(str(os.getpid()))
     spark = session(config)
     try:
-        drive(config, spark)
+        drive(
+            config, spark, next((partial(act, **config[act.__name__]) for act in ACTS if act.__name__ in config), None)
+        )
     finally:
         spark.stop()
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql import SparkSession
 
 import holdfast as hf
+from holdfast.api.status import ContainerStatus
+from holdfast.api.stream import AggregatedStream
 from holdfast.log.ledger import Ledger
 from holdfast.log.segment import Segment
 from holdfast.log.store import Store
@@ -35,20 +39,23 @@ DRIVER = Path(__file__).with_name("driver.py")
 def write_files(folder: Path, files: int, rows: int, keys: int, seed: int) -> None:
     """Parquet files in a fixed order: Spark takes them by modification time."""
     folder.mkdir(parents=True)
-    random = np.random.default_rng(seed)
+    draw = np.random.default_rng(seed)
     start = time.time() - 10_000
     for number in range(files):
-        table = pa.table(
-            {
-                "k": random.integers(0, keys, rows),
-                "g": pa.array([f"g{value}" for value in random.integers(0, 30, rows)]),
-                "v": pa.array(random.integers(-1000, 1000, rows), mask=random.random(rows) < 0.05),
-                "x": random.normal(size=rows),
-            }
-        )
-        path = folder / f"{number:04d}.parquet"
-        pq.write_table(table, path, row_group_size=max(1, rows // 4))
-        os.utime(path, (start + number, start + number))
+        _write(folder / f"{number:04d}.parquet", draw, rows, keys, start + number)
+
+
+def _write(path: Path, draw: np.random.Generator, rows: int, keys: int, modified: float) -> None:
+    table = pa.table(
+        {
+            "k": draw.integers(0, keys, rows),
+            "g": pa.array([f"g{value}" for value in draw.integers(0, 30, rows)]),
+            "v": pa.array(draw.integers(-1000, 1000, rows), mask=draw.random(rows) < 0.05),
+            "x": draw.normal(size=rows),
+        }
+    )
+    pq.write_table(table, path, row_group_size=max(1, rows // 4))
+    os.utime(path, (modified, modified))
 
 
 @dataclass
@@ -120,6 +127,38 @@ class Drill:
         monkeypatch.setenv("HOLDFAST_FAULTS", str(self.base / "faults"))
         driver.drive({**self.config, **changes}, spark, during)
 
+    def add_file(self) -> None:
+        """One more epoch's rows, which appear at once or not at all."""
+        path = self.base / "input" / f"{self.files:04d}.parquet"
+        hidden = self.base / path.name
+        _write(
+            hidden,
+            np.random.default_rng((self.seed, self.files)),
+            self.rows,
+            self.keys,
+            time.time() - 5_000 + self.files,
+        )
+        hidden.rename(path)
+        self.files += 1
+
+    @contextlib.contextmanager
+    def flowing(self, committed: Callable[[], int], most: int = 150) -> Iterator[None]:
+        """While this lasts epochs follow each other: there is a new file whenever the last one is committed."""
+        over = threading.Event()
+
+        def flow() -> None:
+            while not over.wait(0.02):
+                if committed() >= self.files and self.files < most:
+                    self.add_file()
+
+        thread = threading.Thread(target=flow, name="flow")
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
     # --- the oracle ---------------------------------------------------------------------------------------
 
     def check(self) -> None:
@@ -131,6 +170,25 @@ class Drill:
     def report(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.base / "result" / "report.json").read_text())
         return found
+
+    @property
+    def kinds(self) -> list[str]:
+        """What happened, in a word each."""
+        return [kind for kind, _ in self.report["events"]]
+
+    def after(self, kind: str) -> list[str]:
+        """What happened after the first of a kind."""
+        return self.kinds[self.kinds.index(kind) + 1 :]
+
+    def counts_of(self, key: int) -> dict[int, int]:
+        """How many rows a key had after each epoch."""
+        with duckdb.connect() as connection:
+            return {
+                epoch: connection.sql(
+                    f"SELECT count(*) FROM read_parquet({[str(path) for path in self._inputs(epoch)]}) WHERE k = {key}"
+                ).fetchall()[0][0]
+                for epoch in range(1, self.files + 1)
+            }
 
     def check_state(self) -> None:
         assert self.report["epoch"] == self.files
@@ -217,6 +275,62 @@ class Drill:
                 )
             else:
                 assert mine == right, name
+
+
+@dataclass
+class EpochsGoOn:
+    """A run while its epochs follow each other, and what a test may do to it."""
+
+    drill: Drill
+    run: hf.Run
+
+    @property
+    def committed(self) -> int:
+        return self.run._shell.machine.committed
+
+    @property
+    def alive(self) -> list[ContainerStatus]:
+        return [one for one in self.run.status().containers if one.alive]
+
+    @property
+    def stream(self) -> hf.AggregatedStream:
+        """The first one of the job that keeps state."""
+        return AggregatedStream(self.run.job, self.run.job._inputs[0].node, self.run.job.spark.range(0))
+
+    def slices(self) -> dict[str, int]:
+        return {one.name: one.slices for one in self.alive}
+
+    def epochs(self, count: int, seconds: float = 60) -> None:
+        """Wait until so many more are committed."""
+        goal = self.committed + count
+        assert self.run._shell.wait_for(lambda: self.committed >= goal, seconds), f"stuck: {self.run.status()}"
+        self.run._raise_error()
+
+    def settle(self, seconds: float = 60) -> None:
+        assert self.run.await_settled(seconds), f"never settled: {self.run.status()}"
+
+    def kill(self, count: int) -> None:
+        """So many containers at once; returns when it was noticed."""
+        before = self._lost()
+        for one in self.alive[:count]:
+            self.run.kill(one.name)
+        assert self.run._shell.wait_for(lambda: self._lost() >= before + count, 10), "nobody noticed"
+
+    def die_at(self, place: str, seconds: float = 30) -> None:
+        """The next container that passes a place dies there."""
+        before, deadline = self._lost(), time.monotonic() + seconds
+        first = self.committed
+        try:
+            while self._lost() == before:
+                assert time.monotonic() < deadline, f"no container came to {place}: {self.run.status()}"
+                self.drill.plant(*[f"container@{place}@{epoch}" for epoch in range(first, self.committed + 3)])
+                time.sleep(0.01)
+        finally:
+            for fault in self.drill.planted:
+                (self.drill.base / "faults" / fault).unlink(missing_ok=True)
+
+    def _lost(self) -> int:
+        return sum(event.kind == "lost" for event in self.run._shell.history.events)
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -45,27 +46,49 @@ class State:
         return self._as_of_one_epoch(read)
 
     def get(self, *key: Any) -> dict[str, Any] | None:
-        """The row of one key, with ``_epoch``; None if there is no such key. Several key columns: several arguments."""
+        """The row of one key, with ``_epoch``; None if there is no such key. Several key columns: several arguments.
+
+        While the key's container is being replaced a backup answers, as of its own epoch: ``_epoch`` and ``epoch`` say
+        which.
+        """
         keys = self._plan.operator.keys
         if len(key) != len(keys):
             raise PlanError(f"The key has {len(keys)} columns ({', '.join(k.name for k in keys)}), not {len(key)}.")
         wanted = self._key_rows(key)
         number = wanted.column("_h")[0].as_py() % self._run._file.slices
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, wanted.schema) as out:
+            out.write_batch(wanted)
+        request = sink.getvalue().to_pybytes()
 
-        def read(epoch: int) -> dict[str, Any] | None:
-            header = {"stage": self._stage, "slice": number, "epoch": epoch}
+        def read(epoch: int) -> tuple[int, dict[str, Any] | None]:
             owner = self._run._shell.machine.owner(number)
-            if owner is None:
-                raise EpochGone(f"Slice {number} has no owner at the moment.")
-            sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, wanted.schema) as out:
-                out.write_batch(wanted)
-            _, blobs = self._run._fleet.call(owner, "get", header, sink.getvalue().to_pybytes())
-            with pa.ipc.open_stream(blobs[0]) as reader:
-                rows = reader.read_all().to_pylist()
-            return {**rows[0], "_epoch": epoch} if rows else None
+            try:
+                if owner is None:
+                    raise EpochGone(f"Slice {number} has no owner at the moment.")
+                return self._ask(owner, number, request, epoch)
+            except (Unreachable, EpochGone):
+                for holder in self._holders(number):
+                    with contextlib.suppress(Unreachable, EpochGone):
+                        return self._ask(holder, number, request, None)
+                raise
 
-        return self._as_of_one_epoch(read)
+        epoch, row = self._as_of_one_epoch(read)
+        self.epoch = epoch
+        return {**row, "_epoch": epoch} if row is not None else None
+
+    def _holders(self, number: int) -> list[str]:
+        """Who has a copy of the slice, the newest first."""
+        held = self._run._shell.machine.holders(number)
+        return sorted(held, key=lambda holder: held[holder], reverse=True)
+
+    def _ask(self, container: str, number: int, request: bytes, epoch: int | None) -> tuple[int, dict[str, Any] | None]:
+        """One key's row as of ``epoch``, or from a backup as of whatever that has."""
+        header = {"stage": self._stage, "slice": number, "epoch": epoch, "backup": epoch is None}
+        answer, blobs = self._run._fleet.call(container, "get", header, request)
+        with pa.ipc.open_stream(blobs[0]) as reader:
+            rows = reader.read_all().to_pylist()
+        return int(answer["epoch"]), rows[0] if rows else None
 
     def to_df(self) -> DataFrame:
         """All rows as a Spark DataFrame with an ``_epoch`` column; each action reads one committed epoch."""

@@ -86,6 +86,8 @@ class Elastic:
         self._loads: Mapping[int, float] | None = None
         self._now = 0.0
         self._quiet_since = 0.0
+        self._untidy: list[tuple[float, Forget | DropCopies]] = []
+        """What could not be dropped, and when: nothing new may come there before it is."""
         self._updated: dict[str, tuple[int, float]] = {}
         """When an owner's copies were last brought up to date: epoch, time."""
 
@@ -170,6 +172,8 @@ class Elastic:
                 self._begin_again(self.moves.with_task(instruction.id), instruction.fence)
             case Demote(container=container, slices=slices, fence=fence):
                 self._asking.ask(Forget(container, fence, slices))
+            case Forget() | DropCopies():
+                self._untidy.append((self._now, instruction))
 
     def sent(self, instruction: SendCopies, answer: CopiesSent) -> None:
         late: defaultdict[str, set[int]] = defaultdict(set)
@@ -243,6 +247,10 @@ class Elastic:
         """Whether owners changed."""
         if moment.busy:
             self._quiet_since = self._now
+        for at, instruction in list(self._untidy):
+            if self._now - at >= AGAIN_SECONDS:
+                self._untidy.remove((at, instruction))
+                self._asking.ask(instruction)
         changed = self._switch(moment)
         self._level(moment)
         self._rebuild(moment)
@@ -255,9 +263,10 @@ class Elastic:
 
     def unsettled(self, container: str) -> set[int]:
         """Slices of which this container is just dropping, putting away or using a copy: no other may come there."""
+        waiting = [instruction for _, instruction in self._untidy]
         return {
             slice_
-            for one in self._asking.pending.values()
+            for one in [*self._asking.pending.values(), *waiting]
             if isinstance(one, Forget | DropCopies | Demote | Activate) and one.container == container
             for slice_ in one.slices
         }
@@ -410,6 +419,7 @@ class Elastic:
         self.hosts.pop(container, None)
         self._leaving.discard(container)
         self._updated.pop(container, None)
+        self._untidy = [(at, one) for at, one in self._untidy if one.container != container]
         self.copies.lose(container)
         for slice_, move in list(self.moves.of.items()):
             if move.to == container or (move.source == container and move.phase is Phase.COPY):

@@ -1,0 +1,111 @@
+"""What a master knows, and what the shell may ask it. Nothing here changes a fact."""
+
+from __future__ import annotations
+
+from holdfast.log.records import Fence
+from holdfast.master.asking import Asking
+from holdfast.master.checkpointing import Checkpointing
+from holdfast.master.elastic import Elastic
+from holdfast.master.events import Batch, Routing, Started
+from holdfast.master.flight import Flight
+from holdfast.master.instructions import FinishBatch, RunIntake, RunSink, StoreCommit, StorePrepare
+from holdfast.master.operations import Operation
+from holdfast.master.progress import Progress
+from holdfast.safety.policies import Terms
+
+
+class View:
+    """The facts of a master, and questions about them."""
+
+    def __init__(self) -> None:
+        self.committed = 0
+        self._committed_batch: Batch | None = None
+        self._job = Started(0, 1, (), 1, 1, Terms())
+        self._started = False
+        self._stopped = False
+        self._now = 0.0
+        self._asking = Asking()
+        self._progress = Progress(1, 1)
+        self._elastic = Elastic(self._job, self._progress, self._asking)
+        self._checkpoints = Checkpointing(None, 0, 1)
+        self._routing_version = 0
+        self._routing_stored = 0
+        self._flight: Flight | None = None
+        self._finish: FinishBatch | None = None
+        self._attempt = 0
+
+    @property
+    def routing(self) -> Routing:
+        return Routing(self._routing_version, self._progress.owners)
+
+    @property
+    def fence(self) -> Fence:
+        return Fence(self._job.incarnation, self.committed + 1, self._attempt)
+
+    @property
+    def gathered(self) -> bool:
+        """As many containers as wanted came together, and one of them still lives."""
+        return self._elastic.gathered
+
+    @property
+    def phase(self) -> str:
+        """One word for a status line."""
+        flight = self._flight
+        if self._stopped:
+            return "stopped"
+        if flight and flight.failure:
+            return "undo"
+        if flight and flight.waiting:
+            names = {RunIntake: "intake", StorePrepare: "prepare", RunSink: "sinks", StoreCommit: "commit"}
+            return names[type(flight.step)] if flight.step else "apply"
+        if not self.gathered:
+            return "gathering"
+        if not self.whole:
+            return "recovery"
+        return "idle" if self.settled else "moving"
+
+    @property
+    def whole(self) -> bool:
+        """Every slice has an owner that has brought it to the committed epoch, or further."""
+        return self._progress.reached(self._progress.at(self.committed))
+
+    @property
+    def settled(self) -> bool:
+        """Nothing is recovering, moving, coming or leaving, and every copy that shall be is there."""
+        elastic = self._elastic
+        return self.whole and elastic.settled and not (self.committed and elastic.copies.missing())
+
+    @property
+    def containers(self) -> int:
+        """How many there shall be."""
+        return self._elastic.wanted
+
+    @property
+    def operations(self) -> list[Operation]:
+        return self._elastic.operations.every
+
+    def owner(self, slice_: int) -> str | None:
+        return self._progress.owners[slice_]
+
+    def holders(self, slice_: int) -> dict[str, int]:
+        """Who has a copy of it, and of which epoch at least."""
+        return self._elastic.copies.held[slice_]
+
+    def copies_on(self, container: str) -> int:
+        return self._elastic.copies.count(container)
+
+    def copies_short(self) -> tuple[int, int]:
+        """How many copies there are of those that the safety asks for."""
+        wanted = self._job.safety.backups * self._job.slices
+        held = sum(min(len(held), self._job.safety.backups) for held in self._elastic.copies.held)
+        return held, wanted
+
+    def ready(self, slice_: int, epoch: int, level: int) -> bool:
+        """May a scan read this slice's outputs of (epoch, level) at its owner?
+
+        Only those of the epoch in flight are ever ready: outputs of a committed one may be gone.
+        """
+        flight = self._flight
+        if flight is None or flight.failure or epoch != self.committed + 1:
+            return False
+        return self._progress.has(slice_, self._progress.at(self.committed, level))

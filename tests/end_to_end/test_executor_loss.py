@@ -1,0 +1,108 @@
+"""On a standalone cluster, containers on its executors: kill executors, a worker and the driver while slices move.
+
+All processes die by ``kill -9`` from outside; the driver itself scales, moves and kills containers all the time. State
+and sinks still equal what a batch query over the same files says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kit import Drill, finish
+
+from holdfast.cluster import Cluster
+from holdfast.log.ledger import Ledger
+from holdfast.log.store import Store
+
+pytestmark = pytest.mark.spark
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One round, unless somebody asks for more than the usual two: ``--rounds N --first-seed S``."""
+    rounds, first = metafunc.config.getoption("--rounds"), metafunc.config.getoption("--first-seed")
+    if "cluster_seed" in metafunc.fixturenames:
+        metafunc.parametrize("cluster_seed", range(first, first + (1 if rounds <= 2 else rounds)))
+
+
+def until(true: Callable[[], bool], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.1)
+
+
+class Watch:
+    """How far the job is, by its store alone."""
+
+    def __init__(self, drill: Drill) -> None:
+        self._store = Store(str(drill.base / "store"))
+
+    def __call__(self) -> int:
+        with contextlib.suppress(FileNotFoundError):
+            found = Ledger(self._store, "main").last_committed()
+            return found.fence.epoch if found else 0
+        return 0
+
+    def go_on(self, epochs: int, seconds: float = 90) -> None:
+        goal = self() + epochs
+        until(lambda: self() >= goal, seconds, f"epoch {goal} is committed")
+
+
+def test_executors_worker_and_driver_killed(tmp_path: Path, cluster_seed: int) -> None:
+    print(f"seed {cluster_seed}")
+    draw = random.Random(cluster_seed)
+    over = tmp_path / "over"
+    with Cluster(workers=2, cores=1, memory="600m") as cluster:
+        drill = Drill(
+            tmp_path / "drill",
+            files=2,
+            rows=600,
+            keys=300,
+            seed=cluster_seed,
+            config={
+                "flows": True,
+                "where": "executors",
+                "spark": cluster.settings,
+                "master": cluster.url,
+                "shape": draw.choice(["one", "two"]),
+                "backups": draw.randint(0, 2),
+                "store_every": draw.randint(2, 6),
+                "unrest": {"seed": cluster_seed, "until": str(over)},
+            },
+        )
+        committed = Watch(drill)
+        deeds = ["executor", "worker"]
+        draw.shuffle(deeds)
+        deeds.insert(draw.randint(0, 2), "driver")
+        driver = drill.start()
+        try:
+            with drill.flowing(committed):
+                for deed in deeds:
+                    committed.go_on(draw.randint(1, 4))
+                    print(f"epoch {committed()}: kill -9 of {deed}")
+                    match deed:
+                        case "executor":
+                            os.kill(draw.choice(cluster.executors()), signal.SIGKILL)
+                        case "worker":
+                            cluster.kill_worker(len(cluster.workers) - 1)
+                            cluster.add_worker()
+                        case "driver":
+                            driver.kill()
+                            assert finish(driver).killed
+                            driver = drill.start()
+                committed.go_on(2)
+            over.touch()
+        finally:
+            if not over.exists():
+                driver.kill()
+            ended = finish(driver)
+        print(ended.error[-6000:])
+        assert ended.code == 0, ended.error[-3000:]
+    drill.check()

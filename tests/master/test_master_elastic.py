@@ -1,0 +1,763 @@
+"""Growing, shrinking, moving and healing, one scenario a test; and that the world would notice a bug in any of it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import Phase as Steps
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+from master_kit import Play, batch, success
+from test_master_properties import QUICK, Masters
+
+from holdfast.errors import ContainerError, FunctionError
+from holdfast.log.records import Fence
+from holdfast.master.elastic import AGAIN_SECONDS, FAILED_STARTS, IDLE_SECONDS
+from holdfast.master.events import (
+    Applied,
+    Batch,
+    Clock,
+    ContainerJoined,
+    ContainerLost,
+    CopiesSent,
+    Event,
+    Failed,
+    LoadsSeen,
+    MoveWanted,
+    ScaleWanted,
+)
+from holdfast.master.instructions import (
+    Activate,
+    Apply,
+    Demote,
+    DropCopies,
+    EndContainer,
+    FailBatch,
+    FinishBatch,
+    Forget,
+    Instruction,
+    NeedContainers,
+    Restore,
+    RunIntake,
+    RunSink,
+    SendCopies,
+    StoreCommit,
+    StoreManifest,
+    StorePrepare,
+    TellPeople,
+    Undo,
+    WriteCheckpoint,
+)
+from holdfast.master.machine import Master
+from holdfast.master.moving import Phase
+from holdfast.safety.intervals import Interval
+from holdfast.safety.policies import Terms
+
+BOOM = ContainerError("a fault of this test")
+RAISED = FunctionError("division by zero in `ratio`")
+NEVER, EACH = Interval(epochs=1000), Interval(epochs=1)
+
+
+def ready(
+    names: str = "ab",
+    *,
+    slices: int = 4,
+    backups: int = 0,
+    every: Interval = EACH,
+    epochs: int = 1,
+    **started: object,
+) -> Play:
+    """Containers with all slices, some epochs committed, copies where they shall be."""
+    play = Play(containers=len(names), slices=slices, safety=Terms(backups, every, NEVER), **started)
+    play.join(*names).run().commit(*range(epochs))
+    return play.forget()
+
+
+def lose(play: Play, *containers: str) -> list[Instruction]:
+    """What the master asks for because of it; what they were asked for gets no answer any more."""
+    new = play.tell(*(ContainerLost(container) for container in containers))
+    play.open = [one for one in play.open if getattr(one, "container", None) not in containers]
+    return new
+
+
+def owned(play: Play, container: str) -> frozenset[int]:
+    return frozenset(number for number, owner in enumerate(play.master.routing.table) if owner == container)
+
+
+def tick(play: Play, at: float) -> list[Instruction]:
+    return play.tell(Clock(at))
+
+
+# ------------------------------------------------------------------------------------------ chained recovery
+
+
+def test_each_lost_slice_goes_to_a_holder_of_its_copy_in_even_shares() -> None:
+    play = ready("abcd", slices=24, backups=1)
+    lost, holders = owned(play, "a"), [dict(play.master.holders(number)) for number in range(24)]
+    assert all(len(held) == 1 for held in holders)
+    lose(play, "a")
+    new_owners = {number: play.master.owner(number) for number in lost}
+    assert all(owner in holders[number] for number, owner in new_owners.items())
+    assert set(Counter(new_owners.values()).values()) == {2}, "each of three peers takes its third"
+    assert not play.asked_for(Restore)
+    assert {one.container: one.slices for one in play.asked_for(Activate)} == {
+        peer: frozenset(number for number, owner in new_owners.items() if owner == peer) for peer in "bcd"
+    }
+    assert {one.epoch for one in play.asked_for(Activate)} == {1}
+    play.run()
+    assert play.master.whole
+
+
+def test_the_newest_copy_is_taken() -> None:
+    play = ready("abc", slices=3, backups=2)
+    (number,) = owned(play, "a")
+    assert dict(play.master.holders(number)) == {"b": 1, "c": 1}
+    play.offer(1).run(until=SendCopies)
+    sending = play.take(SendCopies, container="a")
+    play.tell(CopiesSent(sending.id, (("c", number, 2),)))
+    play.run()
+    assert dict(play.master.holders(number)) == {"b": 1, "c": 2}
+    lose(play, "a")
+    assert play.master.owner(number) == "c"
+
+
+def test_two_backups_heal_two_losses_at_once() -> None:
+    play = ready("abcd", slices=16, backups=2)
+    lose(play, "a", "b")
+    assert not play.asked_for(Restore)
+    assert set(play.master.routing.table) == {"c", "d"}
+    play.run()
+    assert play.master.whole
+
+
+def test_more_losses_than_backups_come_from_the_store() -> None:
+    play = ready("abc", slices=12, backups=1)
+    only_there = frozenset(number for number in owned(play, "a") if "b" in play.master.holders(number))
+    only_there |= frozenset(number for number in owned(play, "b") if "a" in play.master.holders(number))
+    assert only_there
+    lose(play, "a", "b")
+    restored = frozenset().union(*(one.slices for one in play.open if isinstance(one, Restore)))
+    activated = frozenset().union(*(one.slices for one in play.open if isinstance(one, Activate)))
+    assert restored == only_there
+    assert not restored & activated
+    play.run().commit(1)
+    assert play.asked_for(FinishBatch) == [FinishBatch(batch(1), 2)]
+
+
+def test_a_copy_that_cannot_be_activated_is_restored_instead() -> None:
+    play = ready("abc", slices=6, backups=1)
+    lose(play, "a")
+    failed = play.take(Activate, container="b")
+    assert Restore("b", Fence(1, 2, 0), failed.slices, 1, 0) in play.tell(Failed(failed.id, BOOM))
+    assert not any("b" in play.master.holders(number) for number in failed.slices)
+    assert not play.run().commit(1).asked_for(FailBatch)
+    assert play.master.whole
+
+
+def test_with_recovery_from_the_store_copies_are_not_used() -> None:
+    play = ready("abc", slices=6, backups=1, from_copies=False)
+    before = owned(play, "a")
+    lose(play, "a")
+    gone = {one for one in before if play.master.owner(one) not in play.master.holders(one)}
+    assert frozenset().union(*(one.slices for one in play.asked_for(Restore))) >= gone
+
+
+@pytest.mark.parametrize("at", [RunIntake, StorePrepare, Apply, RunSink, StoreCommit], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("levels", [1, 2])
+def test_the_epoch_in_flight_goes_on_over_a_recovery_from_copies(at: type, levels: int) -> None:
+    play = ready("abc", slices=6, backups=1, levels=levels).offer(1).run(until=at)
+    lose(play, "a")
+    play.run()
+    assert [one.level for one in play.asked_for(RunIntake)] == [*range(1, levels + 1)]
+    assert not play.asked_for(FailBatch)
+    assert not play.asked_for(Restore)
+    assert play.asked_for(FinishBatch) == [FinishBatch(batch(1), 2)]
+
+
+def test_a_lost_container_is_replaced_when_the_epoch_is_over() -> None:
+    play = ready("abc", slices=6, backups=1).offer(1).run(until=Apply)
+    lose(play, "a")
+    play.run(until=StoreCommit)
+    assert not play.asked_for(NeedContainers)
+    play.run()
+    assert play.asked_for(NeedContainers) == [NeedContainers(1)]
+    play.join("d").run().commit(2)
+    tick(play, IDLE_SECONDS * 2)
+    play.run()
+    assert Counter(play.master.routing.table) == {"b": 2, "c": 2, "d": 2}
+    assert play.master.settled
+
+
+def test_redundancy_is_restored_by_itself() -> None:
+    play = ready("abc", slices=6, backups=1)
+    lose(play, "a")
+    play.run()
+    assert play.master.copies_short() == (6, 6)
+    for number in range(6):
+        owner = play.master.owner(number)
+        assert set(play.master.holders(number)) == {"b", "c"} - {owner}
+
+
+def test_containers_that_cannot_start_are_not_asked_for_for_ever() -> None:
+    play = ready("abc", slices=6)
+    lose(play, "a")
+    play.run()
+    for number in range(FAILED_STARTS):
+        assert len(play.asked_for(NeedContainers)) == number + 1
+        play.tell(ContainerLost(f"could not start {number}"))
+    play.commit(1, 2)
+    assert len(play.asked_for(NeedContainers)) == FAILED_STARTS
+    assert play.master.settled, "two containers are what it has"
+    play.tell(ScaleWanted(3))
+    assert len(play.asked_for(NeedContainers)) == FAILED_STARTS + 1, "somebody scaled: it tries again"
+
+
+# -------------------------------------------------------------------------------------------------- growing
+
+
+def test_scaling_up_from_the_first_wish_to_the_last_copy() -> None:
+    play = ready("ab", slices=4)
+    fence = Fence(1, 2, 0)
+    assert play.tell(ScaleWanted(4)) == [NeedContainers(2)]
+    assert play.tell(ContainerJoined("c")) == [], "the other one is still coming"
+    assert play.tell(ContainerJoined("d")) == [
+        SendCopies("a", fence, frozenset({0}), 1, (("c", frozenset({0})),)),
+        SendCopies("b", fence, frozenset({2}), 1, (("d", frozenset({2})),)),
+    ]
+    assert play.tell(success(play.take(SendCopies, container="a"))) == [Activate("c", fence, frozenset({0}), 1)]
+    play.run()
+    assert play.master.routing.table == ("a", "a", "b", "b"), "nothing has been compared yet"
+
+    play.forget().offer(1).run(until=Apply)
+    fence = Fence(1, 2, 1)
+    assert play.asked_for(Apply) == [
+        Apply("a", fence, frozenset({0, 1}), 1, frozenset({0})),
+        Apply("b", fence, frozenset({2, 3}), 1, frozenset({2})),
+        Apply("c", fence, frozenset({0}), 1, frozenset({0})),
+        Apply("d", fence, frozenset({2}), 1, frozenset({2})),
+    ]
+    play.run()
+    assert play.master.routing.table == ("c", "a", "d", "b")
+    assert play.asked_for(Demote) == [
+        Demote("a", Fence(1, 3, 0), frozenset({0}), 2),
+        Demote("b", Fence(1, 3, 0), frozenset({2}), 2),
+    ]
+    assert play.master.settled
+    assert [one.kind for one in play.master.operations] == ["rescale"]
+    assert play.master.operations[0].done
+
+
+@pytest.mark.parametrize("levels", [1, 3])
+def test_owners_change_only_between_two_epochs(levels: int) -> None:
+    play = ready("ab", slices=4, backups=1, levels=levels)
+    play.tell(ScaleWanted(4))
+    play.join("c", "d").run().offer(1)
+    switched = []
+    while play.open:
+        before, step = play.master.routing.table, play.open.pop(0)
+        play.tell(success(step))
+        if play.master.routing.table != before:
+            switched.append(type(step))
+    assert switched == [StoreCommit]
+    assert sorted(play.master.routing.table) == ["a", "b", "c", "d"]
+
+
+def test_an_epoch_does_not_wait_for_a_destination() -> None:
+    play = ready("ab", slices=2)
+    play.tell(MoveWanted(frozenset({0}), "b"))
+    play.run().offer(1).run(until=Apply)
+    shadow = play.take(Apply, container="b", slices=frozenset({0}))
+    play.run()
+    assert play.asked_for(FinishBatch) == [FinishBatch(batch(1), 2)]
+    assert play.master.routing.table == ("a", "b"), "it is not there yet"
+    play.tell(success(shadow))
+    play.run().commit(2)
+    assert play.master.routing.table == ("b", "b")
+
+
+def test_a_destination_that_fell_behind_catches_up_by_the_log() -> None:
+    play = ready("ab", slices=2)
+    play.tell(MoveWanted(frozenset({0}), "b"))
+    sending = play.take(SendCopies)
+    play.commit(1)
+    assert play.tell(success(sending)) == [Activate("b", Fence(1, 3, 0), frozenset({0}), 2)]
+    activate = play.take(Activate)
+    play.commit(2)
+    assert play.tell(success(activate)) == [Activate("b", Fence(1, 4, 0), frozenset({0}), 3)], "and once more"
+
+
+def test_before_the_first_epoch_slices_move_without_copies() -> None:
+    play = ready("ab", slices=4, epochs=0)
+    play.tell(ScaleWanted(4))
+    play.join("c", "d").run()
+    assert not play.asked_for(SendCopies)
+    assert [one.epoch for one in play.asked_for(Activate)] == [0, 0]
+    play.commit(0)
+    assert sorted(play.master.routing.table) == ["a", "b", "c", "d"]
+
+
+def test_a_quiet_stream_switches_after_a_while() -> None:
+    play = ready("ab", slices=4)
+    tick(play, 100.0)
+    play.tell(ScaleWanted(4))
+    play.join("c", "d").run()
+    tick(play, 100.0 + IDLE_SECONDS - 0.1)
+    assert play.master.routing.table == ("a", "a", "b", "b")
+    tick(play, 100.0 + IDLE_SECONDS)
+    assert play.master.routing.table == ("c", "a", "d", "b")
+    assert [one.epoch for one in play.asked_for(Demote)] == [1, 1]
+    play.run().commit(1)
+    assert play.master.settled
+
+
+def test_slices_go_where_a_copy_is() -> None:
+    play = ready("abc", slices=9, backups=1)
+    play.tell(ScaleWanted(2))
+    assert not [one for one in play.asked_for(SendCopies) if one.container == "a"], "nothing of it has to be sent"
+    assert frozenset().union(*(one.slices for one in play.asked_for(Activate))) == owned(play, "a")
+
+
+def test_stop_and_copy_holds_the_next_epoch_until_state_is_there() -> None:
+    play = ready("ab", slices=4)
+    play.tell(MoveWanted(frozenset({0, 1}), "b", stopping=True))
+    sending = play.take(SendCopies)
+    assert play.offer(1).asked_for(RunIntake) == []
+    play.tell(success(sending))
+    play.run()
+    assert play.master.routing.table == ("b",) * 4
+    assert [type(one) for one in play.asked if isinstance(one, Demote | RunIntake)] == [Demote, RunIntake]
+    assert play.asked_for(FinishBatch) == [FinishBatch(batch(1), 2)]
+
+
+# ------------------------------------------------------------------------------------------------ shrinking
+
+
+def test_a_container_goes_when_it_owns_nothing_and_its_copies_are_elsewhere() -> None:
+    play = ready("abcd", slices=8, backups=1)
+    play.tell(ScaleWanted(2))
+    number, ended = 1, []
+    while not play.master.settled:
+        assert number < 6, play.master.phase
+        play.offer(number)
+        while play.open:
+            for one in play.tell(success(play.open.pop(0))):
+                if isinstance(one, EndContainer):
+                    ended.append(one.container)
+                    assert one.container not in play.master.routing.table
+                    others = {"a", "b", "c", "d"} - {"a", "b"}
+                    assert all(others & set(play.master.holders(slice_)) for slice_ in range(8)), "a copy goes with it"
+        number += 1
+    assert ended == ["a", "b"]
+    assert sorted(play.master.routing.table) == ["c"] * 4 + ["d"] * 4
+    assert {one.container for one in play.asked_for(Forget)} == {"a", "b"}, "they are not put away where they go"
+    assert not play.asked_for(Demote)
+    assert play.master.copies_short() == (8, 8)
+
+
+def test_a_container_that_was_to_leave_is_kept_when_one_is_wanted_again() -> None:
+    play = ready("abc", slices=6)
+    play.tell(ScaleWanted(2))
+    play.tell(ScaleWanted(3))
+    play.run().commit(1, 2)
+    assert not play.asked_for(NeedContainers)
+    assert not play.asked_for(EndContainer)
+    assert Counter(play.master.routing.table) == {"a": 2, "b": 2, "c": 2}
+
+
+def test_the_loss_of_a_container_that_stays_while_others_leave() -> None:
+    play = ready("abc", slices=6, backups=1)
+    play.tell(ScaleWanted(2))
+    play.run()
+    lose(play, "c")
+    play.run().commit(1, 2, 3)
+    assert play.master.whole
+    assert play.master.settled
+    assert set(play.master.routing.table) == {"a", "b"}, "the one that was leaving is needed again"
+
+
+# --------------------------------------------------------------------------------------------------- moving
+
+
+def test_moving_to_nobody_tells_people() -> None:
+    play = ready("abc", slices=3)
+    (told,) = play.tell(MoveWanted(frozenset({0}), "z"))
+    assert told == TellPeople("move", "there is no container 'z' to move slices to")
+    play.tell(ScaleWanted(2))
+    assert TellPeople("move", "there is no container 'a' to move slices to") in play.tell(
+        MoveWanted(frozenset({1}), "a")
+    )
+
+
+def test_a_moved_slice_stays_although_counts_are_uneven() -> None:
+    play = ready("ab", slices=4)
+    play.tell(MoveWanted(frozenset({0, 1}), "b"))
+    play.run().commit(1, 2)
+    assert play.master.routing.table == ("b",) * 4
+    play.tell(LoadsSeen(tuple((number, 1.0) for number in range(4))))
+    play.run().commit(3)
+    assert play.master.routing.table == ("b",) * 4
+
+
+def test_hot_slices_are_spread() -> None:
+    play = ready("ab", slices=4)
+    play.tell(LoadsSeen(((0, 9.0), (1, 8.0), (2, 0.1), (3, 0.1))))
+    play.run().commit(1)
+    assert len({play.master.owner(0), play.master.owner(1)}) == 2
+    assert [one.kind for one in play.master.operations] == ["balance"]
+
+
+def test_unlike_outputs_give_the_move_up_and_tell_people() -> None:
+    play = ready("ab", slices=2)
+    play.tell(MoveWanted(frozenset({0}), "b"))
+    play.run().offer(1).run(until=Apply)
+    source = play.take(Apply, container="a")
+    shadow = play.take(Apply, container="b", slices=frozenset({0}))
+    play.tell(Applied(source.id, ((0, 0xAA),)))
+    told = play.tell(Applied(shadow.id, ((0, 0xBB),)))
+    assert Forget("b", Fence(1, 2, 1), frozenset({0})) in told
+    (news,) = [one for one in told if isinstance(one, TellPeople)]
+    assert "put out 000000aa on a and 000000bb on b in epoch 2: it stays on a" in news.text
+    play.run().commit(2)
+    assert play.master.routing.table == ("a", "b")
+    assert play.asked_for(FinishBatch) == [FinishBatch(batch(1), 2), FinishBatch(batch(2), 3)]
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_outputs_of_unlike_levels_are_not_compared(first: str) -> None:
+    play = ready("ab", slices=2, levels=2)
+    play.tell(MoveWanted(frozenset({0}), "b"))
+    play.run().offer(1)
+    level = 0
+    while play.open:
+        step = next((one for one in play.open if getattr(one, "container", first) == first), play.open[0])
+        play.open.remove(step)
+        if isinstance(step, Apply):
+            level = step.level
+            play.tell(Applied(step.id, tuple((number, 100 + level) for number in step.digests)))
+        else:
+            play.tell(success(step))
+    assert level == 2
+    assert not play.asked_for(TellPeople)
+    assert play.master.routing.table == ("b", "b")
+
+
+def moving(phase: Phase, backups: int = 0) -> Play:
+    """Slice 0 is on its way from a to b, in this phase; c looks on."""
+    play = ready("abc", slices=3, backups=backups)
+    play.tell(MoveWanted(frozenset({0}), "b"))
+    if phase is not Phase.COPY:
+        play.run(until=Activate)
+    if phase is Phase.DUAL:
+        play.run()
+    assert play.master._elastic.moves.of[0].phase is phase
+    return play.forget()
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_a_source_lost_in_a_move(phase: Phase) -> None:
+    play = moving(phase)
+    lose(play, "a")
+    owner = play.master.owner(0)
+    assert owner in {"b", "c"}
+    restores = [one for one in play.asked_for(Restore) if 0 in one.slices]
+    if phase is Phase.COPY:
+        assert [one.container for one in restores] == [owner]
+    else:
+        assert owner == "b", "it was on its way to it anyway"
+        assert not restores
+        assert not play.asked_for(Activate), "it is at work on it, or done"
+    play.run().commit(1, 2)
+    assert play.master.whole
+    assert not play.asked_for(FailBatch)
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_a_destination_lost_in_a_move(phase: Phase) -> None:
+    play = moving(phase)
+    lose(play, "b")
+    assert play.master.owner(0) == "a"
+    assert not [one for one in play.asked_for(Restore) if 0 in one.slices], "its owner never stopped"
+    play.run().commit(1, 2)
+    assert play.master.whole
+    assert 0 not in play.master._elastic.moves.of
+    assert play.asked_for(FinishBatch)[-1] == FinishBatch(batch(2), 3)
+
+
+@pytest.mark.parametrize("lost", ["a", "b"])
+def test_a_loss_while_both_apply(lost: str) -> None:
+    play = moving(Phase.DUAL).offer(1).run(until=Apply)
+    lose(play, lost)
+    play.run()
+    assert play.master.owner(0) == ("b" if lost == "a" else "a")
+    assert not [one for one in play.asked_for(Restore) if 0 in one.slices]
+    assert [one.level for one in play.asked_for(RunIntake)] == [1]
+    assert play.asked_for(FinishBatch) == [FinishBatch(batch(1), 2)]
+
+
+@pytest.mark.parametrize("phase", [Phase.REBUILD, Phase.DUAL])
+def test_source_and_destination_lost_at_once(phase: Phase) -> None:
+    play = moving(phase)
+    lose(play, "a", "b")
+    assert play.master.routing.table == ("c",) * 3
+    play.run().commit(1)
+    assert play.asked_for(FinishBatch) == [FinishBatch(batch(1), 2)]
+
+
+def test_a_failed_epoch_makes_destinations_start_over() -> None:
+    play = moving(Phase.DUAL).offer(1).run(until=Apply)
+    play.tell(success(play.take(Apply, container="b", slices=frozenset({0}))))
+    play.tell(Failed(play.take(Apply, container="c").id, RAISED))
+    play.run()
+    assert play.asked_for(Undo), "the owners take it back"
+    assert Forget("b", Fence(1, 2, 1), frozenset({0})) in play.asked
+    assert play.asked_for(FailBatch) == [FailBatch(batch(1), RAISED)]
+    assert play.master._elastic.moves.of[0].phase is Phase.COPY
+    play.forget()
+    assert not any(isinstance(one, SendCopies) for one in tick(play, AGAIN_SECONDS - 0.1))
+    assert SendCopies("a", Fence(1, 2, 1), frozenset({0}), 1, (("b", frozenset({0})),)) in tick(play, AGAIN_SECONDS)
+    play.run().commit(1)
+    assert play.master.owner(0) == "b"
+
+
+def test_a_destination_on_which_applying_raises_does_not_concern_the_owner() -> None:
+    play = moving(Phase.DUAL).offer(1).run(until=Apply)
+    shadow = play.take(Apply, container="b", slices=frozenset({0}))
+    assert play.tell(Failed(shadow.id, RAISED)) == [Forget("b", Fence(1, 2, 1), frozenset({0}))]
+    play.run()
+    assert not play.asked_for(FailBatch)
+    assert play.asked_for(FinishBatch) == [FinishBatch(batch(1), 2)]
+    assert play.master.owner(0) == "a"
+
+
+def test_a_copy_that_cannot_be_activated_in_a_move_is_sent_again() -> None:
+    play = moving(Phase.REBUILD)
+    assert play.tell(Failed(play.take(Activate).id, BOOM)) == [Forget("b", Fence(1, 2, 0), frozenset({0}))]
+    assert play.master.owner(0) == "a"
+    tick(play, AGAIN_SECONDS)
+    assert not play.asked_for(SendCopies), "what is there has to go first"
+    play.run()
+    tick(play, AGAIN_SECONDS + 1)
+    assert play.asked_for(SendCopies)
+    play.run().commit(1)
+    assert play.master.owner(0) == "b"
+
+
+def test_a_source_that_cannot_put_its_slice_away_forgets_it() -> None:
+    play = moving(Phase.DUAL).offer(1).run(until=Demote)
+    demote = play.take(Demote)
+    assert Forget("a", demote.fence, frozenset({0})) in play.tell(Failed(demote.id, BOOM))
+    assert "a" not in play.master.holders(0)
+    assert play.run().master.owner(0) == "b"
+
+
+# ------------------------------------------------------------------------------------------ copies and time
+
+
+def test_copies_are_only_of_committed_epochs() -> None:
+    play = ready("ab", slices=2, backups=1)
+    for number in range(1, 4):
+        play.offer(number)
+        while play.open:
+            for one in play.tell(success(play.open.pop(0))):
+                if isinstance(one, SendCopies):
+                    assert one.epoch == play.master.committed
+
+
+def test_a_backup_that_lags_is_waited_for_by_nobody() -> None:
+    play = ready("ab", slices=2, backups=1).offer(1).run(until=SendCopies)
+    late = play.take(SendCopies, container="a")
+    play.run().commit(2, 3, 4)
+    assert [one.container for one in play.asked_for(SendCopies)].count("a") == 1, "one at a time"
+    assert play.asked_for(FinishBatch)[-1] == FinishBatch(batch(4), 5)
+    play.tell(success(late))
+    assert play.asked_for(SendCopies)[-1] == SendCopies(
+        "a", Fence(1, 6, 0), frozenset({0}), 5, (("b", frozenset({0})),)
+    )
+
+
+def test_copies_are_brought_up_to_date_every_so_many_epochs() -> None:
+    play = ready("ab", slices=2, backups=1, every=Interval(epochs=3))
+    play.commit(1, 2, 3, 4, 5, 6, 7)
+    epochs = sorted({one.epoch for one in play.asked_for(SendCopies)})
+    assert epochs == [3, 6]
+
+
+def test_copies_are_brought_up_to_date_by_the_clock() -> None:
+    play = ready("ab", slices=2, backups=1, every=Interval(seconds=3.0), epochs=1)
+    assert set(play.master.holders(0)) == {"b"}, "what is missing does not wait for an interval"
+    play.commit(1, 2, 3)
+    assert not play.asked_for(SendCopies)
+    tick(play, 2.9)
+    assert not play.asked_for(SendCopies)
+    tick(play, 3.0)
+    assert [one.epoch for one in play.asked_for(SendCopies)] == [4, 4]
+    play.run().commit(4).forget()
+    tick(play, 5.9)
+    assert not play.asked_for(SendCopies)
+    tick(play, 6.0)
+    assert [one.epoch for one in play.asked_for(SendCopies)] == [5, 5]
+
+
+def test_a_peer_that_could_not_take_copies_is_avoided() -> None:
+    play = Play(containers=3, slices=3, safety=Terms(1, EACH, NEVER)).join("a", "b", "c").run()
+    play.offer(0).run(until=SendCopies)
+    sending = play.take(SendCopies, container="a")
+    ((peer, slices),) = sending.to
+    other = "c" if peer == "b" else "b"
+    (again,) = play.tell(CopiesSent(sending.id, (), frozenset({peer})))
+    assert (again.container, again.to) == ("a", ((other, slices),))
+    play.run()
+    assert set(play.master.holders(0)) == {other}
+
+
+def test_copies_that_nobody_wants_any_more_are_dropped() -> None:
+    play = ready("abc", slices=3, backups=1)
+    play.tell(ScaleWanted(4))
+    play.join("d").run().commit(1)
+    tick(play, 10.0)
+    play.run().commit(2)
+    held = [set(play.master.holders(number)) for number in range(3)]
+    assert all(len(one) == 1 for one in held), held
+    for one in play.asked_for(DropCopies):
+        assert not any(one.container == play.master.owner(number) for number in one.slices)
+
+
+def test_sync_returns_to_spark_when_everything_is_in_the_store() -> None:
+    play = Play(safety=Terms(store_every=Interval(epochs=2), blocking=True)).join("a", "b").run().commit(0)
+    assert play.asked_for(FinishBatch) == [FinishBatch(batch(0), 1)]
+    play.forget().offer(1).run(until=WriteCheckpoint)
+    assert play.master.committed == 2
+    play.run(until=StoreManifest)
+    assert not play.asked_for(FinishBatch)
+    manifest = play.take(StoreManifest)
+    assert FinishBatch(batch(1), 2) in play.tell(success(manifest))
+
+
+@pytest.mark.parametrize("trouble", ["failed", "lost"])
+def test_sync_does_not_wait_for_a_checkpoint_that_was_given_up(trouble: str) -> None:
+    play = Play(safety=Terms(store_every=Interval(epochs=1), blocking=True)).join("a", "b").run()
+    play.offer(0).run(until=WriteCheckpoint)
+    writing = play.take(WriteCheckpoint, container="b")
+    new = play.tell(Failed(writing.id, BOOM)) if trouble == "failed" else lose(play, "b")
+    assert FinishBatch(batch(0), 1) in new
+    play.run().commit(1)
+    assert play.asked_for(FinishBatch)[-1] == FinishBatch(batch(1), 2)
+
+
+def test_checkpoints_by_the_clock() -> None:
+    play = Play(safety=Terms(store_every=Interval(seconds=60.0))).join("a", "b").run().commit(0, 1)
+    tick(play, 59.0)
+    assert not play.asked_for(WriteCheckpoint)
+    tick(play, 60.0)
+    assert [one.epoch for one in play.asked_for(WriteCheckpoint)] == [2, 2]
+    play.run()
+    tick(play, 300.0)
+    assert len(play.asked_for(WriteCheckpoint)) == 2, "nothing has changed since"
+    play.commit(2)
+    assert [one.epoch for one in play.asked_for(WriteCheckpoint)][2:] == [3, 3]
+
+
+def test_without_safety_nothing_is_ever_written_or_copied() -> None:
+    play = Play(safety=Terms()).join("a", "b").run().commit(0, 1, 2)
+    tick(play, 1e6)
+    assert not play.asked_for(WriteCheckpoint) + play.asked_for(SendCopies)
+    lose(play, "b")
+    assert [one.checkpoint for one in play.asked_for(Restore)][-1] == 0
+
+
+# ------------------------------------------------------------------------------ the world would notice
+
+
+class SwitchesInsideAnEpoch(Master):
+    """Hands a slice over as soon as its destination is in dual mode, wherever the two are in the epoch."""
+
+    def _advance_routing(self) -> None:
+        if self._flight and self._flight.prepared:
+            for move in list(self._elastic.moves.of.values()):
+                free = move.task is None and self._progress._task[move.slice] is None
+                if move.phase is Phase.DUAL and free and self.owner(move.slice):
+                    here = self._progress.at(self.committed)
+                    self._progress.give(move.slice, move.to, here)
+                    del self._elastic.moves.of[move.slice]
+                    self._asking.ask(Demote(move.source, self.fence, frozenset([move.slice]), self.committed))
+        super()._advance_routing()
+
+
+class KeepsHalfAppliedDestinations(Master):
+    """A destination on which applying raised is taken for one that has not begun."""
+
+    def _failed(self, instruction: Instruction, error: Exception) -> None:
+        if isinstance(instruction, Apply):
+            for move in self._elastic.moves.with_task(instruction.id):
+                move.task = None
+        super()._failed(instruction, error)
+
+
+class CopiesAnEpochInFlight(Master):
+    def handle(self, event: Event) -> list[Instruction]:
+        told = super().handle(event)
+        return [replace(one, epoch=one.epoch + 1) if isinstance(one, SendCopies) else one for one in told]
+
+
+class DoesNotWaitUntilAllIsForgotten(Master):
+    def _advance(self) -> None:
+        self._elastic.unsettled = lambda container: set()  # type: ignore[method-assign]
+        super()._advance()
+
+
+class TakesActivatedForNewer(Master):
+    """Does not see that an epoch was committed while a copy was made active."""
+
+    def _commit(self, ours: StoreCommit, fence: Fence, batch: Batch) -> None:
+        super()._commit(ours, fence, batch)
+        for id_, one in self._asking.pending.items():
+            if isinstance(one, Activate):
+                self._asking.pending[id_] = replace(one, epoch=self.committed)
+
+
+class EndsOwners(Master):
+    def handle(self, event: Event) -> list[Instruction]:
+        told = super().handle(event)
+        return [*told, *(EndContainer(container) for container in sorted(self._elastic._leaving))]
+
+
+class HasTwoOwners(Master):
+    """The destination takes over while the source still is the owner of the log's next epoch."""
+
+    def owner(self, slice_: int) -> str | None:
+        move = self._elastic.moves.of.get(slice_)
+        return move.to if move is not None and move.phase is not Phase.COPY else super().owner(slice_)
+
+
+@pytest.mark.parametrize(
+    ("planted", "noticed"),
+    [
+        (SwitchesInsideAnEpoch, "slice . at|put away while|found no output|KeyError"),
+        (KeepsHalfAppliedDestinations, "slice . at"),
+        (CopiesAnEpochInFlight, "a copy of an epoch after|is wrong at|KeyError"),
+        (DoesNotWaitUntilAllIsForgotten, "KeyError|found no output"),
+        (TakesActivatedForNewer, "slice . at|found no output|the epoch is gone|put out|put away"),
+        (EndsOwners, "an owner was ended"),
+        (HasTwoOwners, "found no output|KeyError"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_planted_bug_is_found(planted: type[Master], noticed: str) -> None:
+    class Planted(Masters):
+        master = planted
+
+    search = settings(
+        QUICK,
+        max_examples=150,
+        phases=[Steps.generate],
+        derandomize=True,
+        database=None,
+        print_blob=False,
+        report_multiple_bugs=False,
+    )
+    with pytest.raises((AssertionError, KeyError)) as caught:
+        run_state_machine_as_test(Planted, settings=search)
+    assert re.search(noticed, repr(caught.value))
