@@ -15,7 +15,8 @@ from test_master_properties import QUICK, Masters
 
 from holdfast.errors import ContainerError, FunctionError
 from holdfast.log.records import Fence
-from holdfast.master.elastic import AGAIN_SECONDS, FAILED_STARTS, IDLE_SECONDS
+from holdfast.master.elastic import AGAIN_SECONDS, IDLE_SECONDS
+from holdfast.master.membership import FAILED_STARTS
 from holdfast.master.events import (
     Applied,
     Batch,

@@ -23,11 +23,11 @@ from holdfast.master.instructions import (
     DropCopies,
     EndContainer,
     Forget,
-    NeedContainers,
     SendCopies,
     TellPeople,
     ToContainer,
 )
+from holdfast.master.membership import Membership
 from holdfast.master.moving import Move, Moves, Phase, grouped, slices_of
 from holdfast.master.operations import Operations
 from holdfast.master.placement import activate
@@ -36,8 +36,6 @@ from holdfast.master.progress import Progress
 HOT = 1.5
 HOT_SECONDS = 0.1
 """A container whose slices take that much of an epoch, and so much more than the mean, has some taken away."""
-FAILED_STARTS = 3
-"""So many containers in a row could not start, and no more are asked for until somebody scales again."""
 AT_ONCE = 32
 """So many slices of one owner are copied for moves at a time: the first are there while the last still wait."""
 AGAIN_SECONDS = 1.0
@@ -63,12 +61,7 @@ class Moment:
 
 class Elastic:
     def __init__(self, job: Started, progress: Progress, asking: Asking) -> None:
-        self.wanted = job.containers
-        self.hosts: dict[str, str] = {}
-        """The containers that live, and where."""
-        self.lost: set[str] = set()
-        self.gathered = False
-        """As many containers as wanted came together, and one of them still lives."""
+        self.members = Membership(job.containers, asking)
         self.copies = Copies(job.slices, job.safety.backups)
         self.moves = Moves()
         self.operations = Operations()
@@ -77,9 +70,6 @@ class Elastic:
         self._progress = progress
         self._asking = asking
         self._adopted = False
-        self._coming = 0
-        self._failed_starts = 0
-        self._leaving: set[str] = set()
         self._uneven = False
         self._by_hand = False
         self._stopping = False
@@ -97,33 +87,25 @@ class Elastic:
         self._now = max(self._now, at)
 
     def join(self, container: str, host: str) -> None:
-        if container not in self.lost and container not in self.hosts:
-            self.hosts[container] = host
-            self._coming = max(0, self._coming - 1)
-            self._failed_starts = 0
-            self._uneven = self.gathered
+        if self.members.join(container, host):
+            self._uneven = self.members.gathered
 
     def lose(self, container: str) -> bool:
         """Forget a container and all it held; whether it lived."""
-        lived = container in self.hosts
-        if not lived and container not in self.lost:  # it died before it joined
-            self._coming = max(0, self._coming - 1)
-            self._failed_starts += 1
-        self._part_with(container)
-        if lived:
-            self._uneven = True
+        lived = self._part_with(container)
+        self._uneven = self._uneven or lived
         return lived
 
     def scale(self, event: ScaleWanted) -> None:
-        assert event.containers >= 1, "a job needs a container"
-        before, self.wanted = self.wanted, event.containers
-        self._failed_starts, self._by_hand, self._stopping = 0, False, event.stopping
-        self._uneven = self.gathered
-        if before != self.wanted:
-            self.operations.begin("rescale", f"from {before} to {self.wanted} containers")
+        before = self.members.wanted
+        self.members.scale(event.containers)
+        self._by_hand, self._stopping = False, event.stopping
+        self._uneven = self.members.gathered
+        if before != event.containers:
+            self.operations.begin("rescale", f"from {before} to {event.containers} containers")
 
     def move(self, event: MoveWanted) -> None:
-        if event.to not in self.hosts or event.to in self._leaving:
+        if event.to not in self.members.hosts or event.to in self.members.leaving:
             self._asking.ask(TellPeople("move", f"there is no container '{event.to}' to move slices to"))
             return
         self._by_hand = True
@@ -135,8 +117,8 @@ class Elastic:
         loads = dict(event.loads)
         held = self._progress.held()
         busiest = max((sum(loads.get(slice_, 0.0) for slice_ in slices) for slices in held.values()), default=0.0)
-        mean = sum(loads.values()) / max(1, len(self.staying))
-        if self.gathered and not self._by_hand and busiest > max(HOT_SECONDS, HOT * mean):
+        mean = sum(loads.values()) / max(1, len(self.members.staying))
+        if self.members.gathered and not self._by_hand and busiest > max(HOT_SECONDS, HOT * mean):
             self._loads = loads
 
     # ---------------------------------------------------------------------------------------------- answers
@@ -182,7 +164,7 @@ class Elastic:
             active = self._progress.owners[slice_] == peer or (move and move.to == peer and move.phase != Phase.COPY)
             if active:  # it came too late: the slice itself is there
                 late[peer].add(slice_)
-            elif peer in self.hosts:
+            elif peer in self.members.hosts:
                 self.copies.took(peer, slice_, version)
         for peer, slices in late.items():
             self._asking.ask(DropCopies(peer, instruction.fence, frozenset(slices)))
@@ -192,7 +174,7 @@ class Elastic:
                 self._abort(move, instruction.fence, f"{move.to} could not take slice {move.slice}")
 
     def demoted(self, instruction: Demote) -> None:
-        if instruction.container in self.hosts:
+        if instruction.container in self.members.hosts:
             for slice_ in instruction.slices:
                 if self._progress.owners[slice_] != instruction.container:
                     self.copies.took(instruction.container, slice_, instruction.epoch)
@@ -211,36 +193,15 @@ class Elastic:
             if move is not None and move.phase is not Phase.COPY:  # the destination was on its way to it anyway
                 progress.give(slice_, move.to, move.position, move.task)
                 del self.moves.of[slice_]
-        takers = self.staying or self.hosts
+        takers = self.members.staying or self.members.hosts
         if self._from_copies:
             for slice_, holder in activate(progress.orphans(), self.copies.held, takers).items():
                 progress.give(slice_, holder)
-        progress.assign(self.hosts, takers)
-
-    @property
-    def staying(self) -> dict[str, str]:
-        return {container: host for container, host in self.hosts.items() if container not in self._leaving}
-
-    # --------------------------------------------------------------------------------- whatever is possible now
+        progress.assign(self.members.hosts, takers)
 
     def gather(self, *, whole: bool, busy: bool) -> None:
-        """Have as many containers as wanted. A lost one is replaced when its slices are back and the epoch is over."""
-        self.gathered = (self.gathered and bool(self.hosts)) or len(self.hosts) >= self.wanted
-        if not self.hosts:
-            self._leaving.clear()
-        missing = self.wanted - len(self.staying)
-        back = sorted(self._leaving)[: max(0, missing)]
-        self._leaving -= set(back)
-        missing -= len(back) + self._coming
-        calm = whole and (not busy or self.operations.running("rescale"))
-        if missing > 0 and (not self.gathered or (calm and self._failed_starts < FAILED_STARTS)):
-            self._coming += missing
-            self._asking.ask(NeedContainers(missing))
-        surplus = len(self.staying) - self.wanted if self.gathered and not self._coming else 0
-        if surplus > 0 and whole:
-            held = self._progress.held()
-            order = sorted(self.staying, key=lambda container: (len(held.get(container, ())), container))
-            self._leaving |= set(order[:surplus])
+        calm = not busy or self.operations.running("rescale")
+        if self.members.gather(self._progress.held(), whole=whole, calm=calm):
             self._uneven = True
 
     def advance(self, moment: Moment) -> bool:
@@ -274,8 +235,8 @@ class Elastic:
     @property
     def settled(self) -> bool:
         """Nothing is moving, coming or leaving."""
-        short = len(self.staying) < self.wanted and self._failed_starts < FAILED_STARTS
-        return not (self.moves or self._leaving or self._coming or self._uneven or short)
+        members = self.members
+        return not (self.moves or members.leaving or members.coming or self._uneven or members.short)
 
     def begin_again_past(self, position: int, fence: Fence) -> None:
         """An epoch is taken back: destinations that applied some of it start over."""
@@ -315,7 +276,7 @@ class Elastic:
             progress.give(move.slice, move.to, here)
             del self.moves.of[move.slice]
         for source, gone in grouped(moves, lambda move: move.source).items():
-            kept = source not in self._leaving
+            kept = source not in self.members.leaving
             self._asking.ask(
                 Demote(source, moment.fence, slices_of(gone), moment.committed)
                 if kept
@@ -325,13 +286,11 @@ class Elastic:
 
     def _level(self, moment: Moment) -> None:
         uneven = self._uneven or self._loads is not None
-        if not (uneven and self.gathered and moment.whole) or self.moves or self._coming:
-            return
-        if len(self.staying) < self.wanted and self._failed_starts < FAILED_STARTS:
+        if not (uneven and moment.whole) or self.moves or self.members.coming or self.members.short:
             return
         loads = None if self._uneven else self._loads
         self._uneven, self._loads = False, None
-        wanted = level(self._progress.owners, self.staying, loads, self.copies.held)
+        wanted = level(self._progress.owners, self.members.staying, loads, self.copies.held)
         planned = self._plan(wanted, self._stopping)
         if planned and not self.operations.running("rescale"):
             self.operations.begin("balance", f"{len(planned)} slices change their container")
@@ -365,10 +324,10 @@ class Elastic:
             self.begin(self._asking.ask(Activate(to, moment.fence, slices_of(moves), moment.committed)))
 
     def _plan_copies(self, moment: Moment) -> None:
-        if self.gathered and moment.whole:
-            surplus = self.copies.plan(self._progress.owners, self.staying, self.moves.of.keys())
+        if moment.whole:
+            surplus = self.copies.plan(self._progress.owners, self.members.staying, self.moves.of.keys())
             for holder, slices in surplus.items():
-                if holder in self.hosts:
+                if holder in self.members.hosts:
                     self._asking.ask(DropCopies(holder, moment.fence, slices))
 
     def _send_copies(self, moment: Moment) -> None:
@@ -406,7 +365,7 @@ class Elastic:
         """A container may go when it owns nothing and every copy that shall be is somewhere else."""
         if not moment.whole or (moment.committed and self.copies.missing()):
             return
-        for container in sorted(self._leaving):
+        for container in sorted(self.members.leaving):
             told = any(
                 isinstance(one, ToContainer) and one.container == container for one in self._asking.pending.values()
             )
@@ -414,10 +373,8 @@ class Elastic:
                 self._part_with(container)
                 self._asking.ask(EndContainer(container))
 
-    def _part_with(self, container: str) -> None:
-        self.lost.add(container)
-        self.hosts.pop(container, None)
-        self._leaving.discard(container)
+    def _part_with(self, container: str) -> bool:
+        lived = self.members.lose(container)
         self._updated.pop(container, None)
         self._untidy = [(at, one) for at, one in self._untidy if one.container != container]
         self.copies.lose(container)
@@ -425,6 +382,7 @@ class Elastic:
             if move.to == container or (move.source == container and move.phase is Phase.COPY):
                 del self.moves.of[slice_]
                 self._uneven = True
+        return lived
 
     def _abort(self, move: Move, fence: Fence, why: str) -> None:
         del self.moves.of[move.slice]

@@ -105,7 +105,9 @@ class Master(View):
                     sinks=self._job.sinks,
                 )
                 if self.gathered:
-                    assert set(self._progress.owners) <= self._elastic.hosts.keys(), "a slice has no living owner"
+                    assert set(self._progress.owners) <= self._elastic.members.hosts.keys(), (
+                        "a slice has no living owner"
+                    )
         except AssertionError as broken:
             self._impossible(str(broken), broken)
         return self._asking.new
@@ -183,7 +185,7 @@ class Master(View):
         if flight is None or not (flight.waiting and flight.prepared):
             return
         flight.losses += 1
-        if flight.losses > LOSSES * self._elastic.wanted:
+        if flight.losses > LOSSES * self._elastic.members.wanted:
             self._fail(
                 ContainerError(
                     f"Epoch {self.committed + 1} has cost {flight.losses} containers: they die when they work on it.",
@@ -247,7 +249,7 @@ class Master(View):
             case ((Forget() | DropCopies()), Dropped()):
                 pass
             case WriteCheckpoint(), CheckpointWritten(file=file):
-                self._asking.ask_all(self._checkpoints.written(instruction, file, elastic.hosts))
+                self._asking.ask_all(self._checkpoints.written(instruction, file, elastic.members.hosts))
             case VerifyPacks(), PacksVerified():
                 self._asking.ask_all(self._checkpoints.verified(instruction))
             case StoreManifest(), ManifestStored():

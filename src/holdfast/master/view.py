@@ -45,7 +45,7 @@ class View:
     @property
     def gathered(self) -> bool:
         """As many containers as wanted came together, and one of them still lives."""
-        return self._elastic.gathered
+        return self._elastic.members.gathered
 
     @property
     def phase(self) -> str:
@@ -78,7 +78,7 @@ class View:
     @property
     def containers(self) -> int:
         """How many there shall be."""
-        return self._elastic.wanted
+        return self._elastic.members.wanted
 
     @property
     def operations(self) -> list[Operation]:
