@@ -18,6 +18,8 @@ from holdfast import demo
 from holdfast.api.status import ContainerStatus, Status
 from holdfast.cli import main
 from holdfast.demo_view import View
+from holdfast.master.autoscaling import Advice
+from holdfast.spark.history import Ongoing, RunEvent
 
 STATE = {"product": ["a", "b"], "clicks": [1, 2], "cents": [10, 20], "dearest": [10, 15]}
 
@@ -64,14 +66,23 @@ def test_stopping_the_clicks_does_not_wait_for_the_rest(tmp_path: Path, monkeypa
 def test_the_view_has_the_figures_on_a_terminal_and_off(terminal: bool) -> None:
     out = io.StringIO()
     console = Console(file=out, force_terminal=terminal, width=100)
-    container = ContainerStatus("c0", True, 128, 0, 1, 42, 1000)
-    status = Status("demo", 3, "idle", 500, 100, 0.25, {}, (container,), (), (), False)
+    container = ContainerStatus("c0", True, 128, 0, 1, 42, 1000, "here", False)
+    moving = Ongoing("rescale", "from 1 to 2 containers", "8 in copy", 16, 4, 2_000_000, 0.5, 1.5)
+    told = (RunEvent("copied", "every second", 0.0), RunEvent("healed", "8 slices lost their container", 0.0, 0.026))
+    figures = ("demo", 3, "idle", 500, 100, 0.25, {}, (container,), (), told, (moving,), "4 of 16 copies", False)
+    status = Status(*figures, Advice(2, "2 containers are enough"))
     with View(console, 1000) as view:
         view.say("Killed container c1.")
         view.show(status, [("amber lamp 1", 7, 1234)])
     shown = out.getvalue()
-    for text in ("epoch 3", "500 of 1,000 rows", "250 ms", "c0", "128", "amber lamp 1", "Killed container c1."):
+    texts = ["epoch 3", "500 of 1,000 rows", "250 ms", "c0", "128", "amber lamp 1", "Killed container c1."]
+    texts += ["4 of 16 slices, 2.0 MB", "about 1.5 s left", "healed: 8 slices"]
+    for text in texts:
         assert text in shown
+    assert "every second" not in shown, "what goes on all the time is no news"
+    printed = str(status)
+    for text in ("c0 on here: 128 slices", "4 of 16 copies", "4 of 16 slices", "2 containers are enough", "healed"):
+        assert text in printed
 
 
 @pytest.mark.parametrize("wrong", [["demo", "--rows", "0"], ["demo", "--containers", "x"], ["dance"], []])

@@ -135,13 +135,18 @@ def _show(spark: SparkSession, console: Console, folder: Path, rows: int, contai
     products.write("noop", mode="update")
     run = job.start(containers=containers)
     killed: str | None = None
+    scaled = False
     try:
         clicks.start()
         with View(console, rows) as view:
             while True:
                 status = run.status()
+                if not scaled and status.rows >= rows / 4:
+                    scaled = True
+                    run.scale(containers=containers + 1)
+                    view.say(f"Asked for {containers + 1} containers, with {status.rows:,} rows in.")
                 if kill and killed is None and status.rows >= rows / 2:
-                    killed = max(status.containers, key=lambda one: one.slices).name
+                    killed = max((one for one in status.containers if one.alive), key=lambda one: one.slices).name
                     run.kill(killed)
                     view.say(f"Killed container {killed}, with {status.rows:,} rows in.")
                 view.show(status, top_products(run.state(products).to_arrow()))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Product = tuple[str, int, int]  # name, clicks, cents
 _PLAIN_EVERY = 3.0
+_QUIET = {"copied", "written", "activated", "checkpoint"}  # what goes on all the time
 _RATE_OVER = 5.0
 
 
@@ -55,6 +56,8 @@ class View:
         if status.epoch == 0:
             self._told = len(status.events)  # how the containers came up: nothing to heal yet
         for event in status.events[self._told :]:
+            if event.kind in _QUIET:
+                continue
             took = f" ({event.seconds * 1000:,.0f} ms)" if event.seconds else ""
             self.say(f"{event.kind}: {event.text}{took}")
         self._told = len(status.events)
@@ -64,6 +67,8 @@ class View:
             self._next_line = self._elapsed() + _PLAIN_EVERY
             alive = [f"{one.name}:{one.slices}" for one in status.containers if one.alive]
             leader = f"; top: {top[0][0]} ({top[0][1]:,} clicks)" if top else ""
+            for one in status.ongoing:
+                self.say(str(one))
             self.say(
                 f"epoch {status.epoch}, {status.rows:,} of {self._rows:,} rows, {rate:,.0f} rows/s, "
                 f"{_milliseconds(status)}; slices {' '.join(alive)}{leader}"
@@ -92,8 +97,9 @@ class View:
         bar.add_row(ProgressBar(total=self._rows, completed=min(status.rows, self._rows), width=76))
         tables = Table.grid(padding=(0, 2))
         tables.add_row(_products(top), _containers(status))
+        ongoing = [Text(str(one), "bold magenta", no_wrap=True, overflow="ellipsis") for one in status.ongoing]
         notes = [Text(note, "yellow", no_wrap=True, overflow="ellipsis") for note in self._notes[-8:]]
-        return Group(figures, bar, tables, *notes)
+        return Group(figures, bar, tables, *ongoing, *notes)
 
 
 def _milliseconds(status: Status) -> str:
@@ -114,8 +120,9 @@ def _containers(status: Status) -> Table:
     table = Table(box=None, padding=(0, 1))
     table.add_column("container")
     table.add_column("slices", justify="right")
+    table.add_column("copies", justify="right")
     table.add_column("")
     for one in status.containers:
-        state = Text("alive", style="green") if one.alive else Text("dead", style="red")
-        table.add_row(one.name, str(one.slices), state)
+        state = Text("alive", style="green") if one.alive else Text("gone", style="red")
+        table.add_row(one.name, str(one.slices), str(one.backups), state)
     return table

@@ -12,7 +12,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from pyspark.sql.types import LongType
 
 import holdfast as hf
 
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Short lives: half the processor time goes into compiling what is hardly run again."""
 SCHEMA = "k bigint, g string, v bigint, x double"
 
 
@@ -35,6 +37,8 @@ def session(config: dict[str, Any]) -> SparkSession:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "1g")
+        .config("spark.driver.extraJavaOptions", QUICK_JAVA)
+        .config("spark.executor.extraJavaOptions", QUICK_JAVA)
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.files.maxPartitionBytes", "60000")
         .config("spark.sql.files.openCostInBytes", "0")
@@ -150,9 +154,13 @@ def drive(config: dict[str, Any], spark: SparkSession, during: Callable[[hf.Run]
         run.stop()
 
 
-def anything(run: hf.Run, draw: random.Random) -> str:
+WISHES = ("scale", "scale", "move", "threads", "stop-and-copy")
+BLOWS = ("kill", "kill", "kill all")
+
+
+def anything(run: hf.Run, draw: random.Random, deeds: Sequence[str] = WISHES + BLOWS) -> str:
     """One thing at random that a person or fate may do to a run; what it was."""
-    deed = draw.choice(["scale", "scale", "move", "threads", "kill", "kill", "kill all", "stop-and-copy"])
+    deed = draw.choice(deeds)
     number = draw.randint(1, 4)
     alive = [one.name for one in run.status().containers if one.alive]
     match deed:
@@ -171,11 +179,12 @@ def anything(run: hf.Run, draw: random.Random) -> str:
 
 
 def unrest(run: hf.Run, seed: int, until: str) -> None:
-    """One thing after the other until a file is there; then everything must come to rest."""
-    draw = random.Random(seed)
+    """Wishes, one an epoch, until a file is there; then everything must come to rest."""
+    draw, shell = random.Random(seed), run._shell
     while not Path(until).exists():
-        print(f"epoch {run._shell.machine.committed}: {anything(run, draw)}", file=sys.stderr, flush=True)
-        time.sleep(draw.uniform(0.5, 3.0))
+        before = shell.machine.committed
+        print(f"epoch {before}: {anything(run, draw, WISHES)}", file=sys.stderr, flush=True)
+        shell.wait_for(lambda before=before: shell.machine.committed > before, 5)  # type: ignore[misc]
     assert run.await_settled(60), run.status()
 
 

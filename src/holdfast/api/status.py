@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from holdfast.spark.shell import Shell
 
 
+SHOWN = 8
+"""So many of the last events are in a printed status."""
+
+
 @dataclass(frozen=True)
 class ContainerStatus:
     name: str
@@ -58,6 +62,24 @@ class Status:
     preaggregating: bool
     scaling: Advice | None
     """How many containers autoscaling would have, and why; None before it has seen an epoch."""
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.job}: epoch {self.epoch}, {self.phase}, {self.rows:,} rows; the last epoch had {self.epoch_rows:,} "
+            f"in {self.epoch_seconds:.3f} s; {self.copies}"
+        ]
+        lines += [f"  now   {one}" for one in self.ongoing]
+        lines += [
+            f"  {one.name} on {one.host}: {one.slices} slices, {one.backups} copies, {one.threads} threads, "
+            f"{one.bytes / 1e6:,.1f} MB{' (silent)' if one.suspect else ''}"
+            for one in self.containers
+            if one.alive
+        ]
+        lines += [f"  {stage.name}: {stage.keys:,} keys, {stage.bytes / 1e6:,.1f} MB" for stage in self.stages]
+        if self.scaling is not None:
+            lines.append(f"  scaling: {self.scaling.reason}")
+        lines += [f"  {event}" for event in self.events[-SHOWN:]]
+        return "\n".join(lines)
 
 
 def status_of(

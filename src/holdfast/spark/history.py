@@ -29,6 +29,12 @@ class RunEvent:
     slices: int = 0
     bytes: int = 0
 
+    def __str__(self) -> str:
+        took = f" ({self.seconds:.3f} s)" if self.seconds else ""
+        return (
+            f"{time.strftime('%H:%M:%S', time.localtime(self.at))}  epoch {self.epoch}  {self.kind}: {self.text}{took}"
+        )
+
 
 @dataclass(frozen=True)
 class Ongoing:
@@ -42,6 +48,13 @@ class Ongoing:
     bytes: int
     seconds: float
     left: float | None
+
+    def __str__(self) -> str:
+        left = f", about {self.left:.1f} s left" if self.left else ""
+        return (
+            f"{self.kind} {self.text}: {self.phase}; {self.done} of {self.slices} slices, "
+            f"{self.bytes / 1e6:,.1f} MB, {self.seconds:.1f} s{left}"
+        )
 
 
 @dataclass
