@@ -14,12 +14,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.spark.history import ROUTINE
+
 if TYPE_CHECKING:
     from holdfast.api.status import Status
 
 Product = tuple[str, int, int]  # name, clicks, cents
 _PLAIN_EVERY = 3.0
-_QUIET = {"copied", "written", "activated", "checkpoint"}  # what goes on all the time
 _RATE_OVER = 5.0
 
 
@@ -53,14 +54,13 @@ class View:
 
     def show(self, status: Status, top: Sequence[Product]) -> None:
         rate = self._rate(status.rows)
+        news = [event for event in status.events if event.kind not in ROUTINE]
         if status.epoch == 0:
-            self._told = len(status.events)  # how the containers came up: nothing to heal yet
-        for event in status.events[self._told :]:
-            if event.kind in _QUIET:
-                continue
+            self._told = len(news)  # how the containers came up: nothing to heal yet
+        for event in news[self._told :]:
             took = f" ({event.seconds * 1000:,.0f} ms)" if event.seconds else ""
             self.say(f"{event.kind}: {event.text}{took}")
-        self._told = len(status.events)
+        self._told = len(news)
         if self._live:
             self._live.update(self._picture(status, rate, top), refresh=True)
         elif self._elapsed() >= self._next_line:

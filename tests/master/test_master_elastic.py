@@ -722,7 +722,7 @@ class TakesActivatedForNewer(Master):
 class EndsOwners(Master):
     def handle(self, event: Event) -> list[Instruction]:
         told = super().handle(event)
-        return [*told, *(EndContainer(container) for container in sorted(self._elastic._leaving))]
+        return [*told, *(EndContainer(container) for container in sorted(self._elastic.members.leaving))]
 
 
 class HasTwoOwners(Master):

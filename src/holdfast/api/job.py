@@ -81,7 +81,7 @@ class Job:
         silence: Silence = DEFAULT.silence,
         preaggregate: bool | Literal["auto"] = "auto",
         push: bool | Literal["auto"] = "auto",
-        listen: str = "127.0.0.1",
+        listen: str = "auto",
     ) -> Run:
         """Start the job, or go on where it was if the store has it already.
 
@@ -89,7 +89,8 @@ class Job:
         chooses by the cores there are. ``safety`` says how state is made safe (``Delta``, ``Sync``, or None: by the log
         alone), ``recovery`` how it comes back (``Chained``, ``Store``). ``autoscale`` lets the job choose its number of
         containers. Containers run ``where`` Spark's executors are ("executors"), or beside the driver ("driver");
-        "auto" is the driver for a local master. ``copy_bandwidth`` bounds the bytes a second that each container sends
+        "auto" is the driver for a local master. ``listen`` is the driver's address for them ("auto": loopback, or with
+        executors ``spark.driver.host``). ``copy_bandwidth`` bounds the bytes a second that each container sends
         to others for backups and moves.
         """
         from holdfast.api.starting import start

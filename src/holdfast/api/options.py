@@ -32,7 +32,7 @@ class Options:
     silence: Silence = field(default_factory=Silence)
     preaggregate: bool | Literal["auto"] = "auto"
     push: bool | Literal["auto"] = "auto"
-    listen: str = "127.0.0.1"
+    listen: str = "auto"
 
     def __post_init__(self) -> None:
         if self.slices != "auto" and not 1 <= self.slices <= MAX_SLICES:

@@ -54,6 +54,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> Run:
     file = _job_file(job, plan, ledger, options)
     sinks = {sink.name: _open(job, file, sink) for sink in plan.sinks}
     token = secrets.token_urlsafe(32)
+    listen = _address(job, options)
 
     run: Run | None = None
 
@@ -62,7 +63,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> Run:
         return run
 
     desk = Desk(
-        options.listen,
+        listen,
         token,
         {
             "locate": lambda header: the_run()._locate(header),
@@ -74,7 +75,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> Run:
         owner = ledger.take_ownership(socket.gethostname(), os.getpid(), desk.address.location)
         shell = Shell(ledger, owner.incarnation, lambda: the_run()._fleet, {sink.name: sink for sink in plan.sinks})
         opened.append(shell)
-        launcher = _launcher(job, options, ContainerSettings(token, options.listen, options.threads), desk)
+        launcher = _launcher(job, options, ContainerSettings(token, listen, options.threads), desk)
         host = {
             "job": file.job_id,
             "incarnation": owner.incarnation,
@@ -122,17 +123,32 @@ def _job_file(job: Job, plan: JobPlan, ledger: Ledger, options: Options) -> JobF
     return ledger.open_or_create_job(wanted)
 
 
-def _launcher(job: Job, options: Options, settings: ContainerSettings, desk: Desk) -> Launcher:
-    """On the executors if there are any, as children of the driver if it is all there is."""
+def _on_executors(job: Job, options: Options) -> bool:
     local = str(job.spark.sparkContext.master).startswith("local")
-    if options.where == "driver" or (options.where == "auto" and local):
-        return ChildLauncher(settings)
-    if local:
+    if local and options.where == "executors":
         raise PlanError(
             "where='executors' needs a cluster: with a local master the driver is all there is.",
             safe="Nothing was started.",
             todo="Use where='auto', or a master like spark://…",
         )
+    return not local and options.where != "driver"
+
+
+def _address(job: Job, options: Options) -> str:
+    """Where the driver listens: never on more addresses than somebody needs to reach."""
+    if options.listen != "auto":
+        return options.listen
+    return (
+        job.spark.conf.get("spark.driver.host", "127.0.0.1") or "127.0.0.1"
+        if _on_executors(job, options)
+        else "127.0.0.1"
+    )
+
+
+def _launcher(job: Job, options: Options, settings: ContainerSettings, desk: Desk) -> Launcher:
+    """On the executors if there are any, as children of the driver if it is all there is."""
+    if not _on_executors(job, options):
+        return ChildLauncher(settings)
     launcher = ExecutorLauncher(job.spark, settings, lambda: desk.address)
     desk.answer(launcher.questions)
     return launcher

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.master.autoscaling import Advice
 from holdfast.spark.fleet import Member
-from holdfast.spark.history import Ongoing, RunEvent
+from holdfast.spark.history import ROUTINE, Ongoing, RunEvent
 
 if TYPE_CHECKING:
     from holdfast.plan.compile import JobPlan
@@ -31,6 +31,8 @@ class ContainerStatus:
     host: str
     suspect: bool
     """It has been silent for a moment."""
+    owned: tuple[int, ...] = ()
+    """The numbers of its slices."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class Status:
     """How many copies there are of those that the safety policy asks for: "128 of 128 copies"."""
     preaggregating: bool
     scaling: Advice | None
-    """How many containers autoscaling would have, and why; None before it has seen an epoch."""
+    """How many containers autoscaling would have, and why; None before it has seen an epoch, or without a
+    ``processingTime`` to keep up with."""
 
     def __str__(self) -> str:
         lines = [
@@ -78,7 +81,8 @@ class Status:
         lines += [f"  {stage.name}: {stage.keys:,} keys, {stage.bytes / 1e6:,.1f} MB" for stage in self.stages]
         if self.scaling is not None:
             lines.append(f"  scaling: {self.scaling.reason}")
-        lines += [f"  {event}" for event in self.events[-SHOWN:]]
+        news = [event for event in self.events if event.kind not in ROUTINE]
+        lines += [f"  {event}" for event in news[-SHOWN:]]
         return "\n".join(lines)
 
 
@@ -104,6 +108,7 @@ def status_of(
             bytes=sum(stage["bytes"] for stage in answers.get(member.name, {}).get("stages", {}).values()),
             host=member.host,
             suspect=member.name in suspects,
+            owned=tuple(number for number, owner in enumerate(table) if owner == member.name),
         )
         for member in members
     )
@@ -126,7 +131,7 @@ def status_of(
         epoch_parts=dict(shell.last.parts),
         containers=containers,
         stages=stages,
-        events=tuple(shell.history.events),
+        events=shell.history.events,
         ongoing=shell.history.ongoing(),
         copies=f"{held} of {wanted} copies",
         preaggregating=preaggregating,

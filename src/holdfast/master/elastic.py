@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from holdfast.log.records import Fence
 from holdfast.master.asking import Asking
 from holdfast.master.balance import level
-from holdfast.master.copies import Copies
+from holdfast.master.copies import Copies, Sendings
 from holdfast.master.events import CopiesSent, LoadsSeen, MoveWanted, ScaleWanted, Started
 from holdfast.master.instructions import (
     Activate,
@@ -169,9 +169,12 @@ class Elastic:
         for peer, slices in late.items():
             self._asking.ask(DropCopies(peer, instruction.fence, frozenset(slices)))
         self.copies.refused(instruction.container, answer.failed)
-        for move in list(self.moves.of.values()):
-            if move.source == instruction.container and move.to in answer.failed and move.phase is Phase.COPY:
-                self._abort(move, instruction.fence, f"{move.to} could not take slice {move.slice}")
+        refused = [
+            move
+            for move in self.moves.of.values()
+            if move.source == instruction.container and move.to in answer.failed and move.phase is Phase.COPY
+        ]
+        self._begin_again(refused, instruction.fence)
 
     def demoted(self, instruction: Demote) -> None:
         if instruction.container in self.members.hosts:
@@ -331,35 +334,40 @@ class Elastic:
                     self._asking.ask(DropCopies(holder, moment.fence, slices))
 
     def _send_copies(self, moment: Moment) -> None:
+        """One sending a time for each owner: what is due to be brought up to date, else what moves, else what is missing."""
         if moment.committed == 0 or not moment.whole:
             return
         sending = {one.container for one in self._asking.pending.values() if isinstance(one, SendCopies)}
         for owner, slices in self._progress.held().items():
             if owner in sending:
                 continue
-            epoch, at = self._updated.get(owner, (0, self._now))
+            epoch, at = self._updated.setdefault(owner, (0, self._now))
             update = self._safety.every.passed(moment.committed - epoch, self._now - at)
-            due = self.copies.due(slices, moment.committed, update=update)
-            moves = [
-                move
-                for move in self.moves.of.values()
-                if move.source == owner and move.phase is Phase.COPY and move.not_before <= self._now
-            ]
-            for move in moves if any(move.stopping for move in moves) else moves[:AT_ONCE]:
-                if move.to not in self.copies.held[move.slice]:
-                    due.setdefault(move.to, set()).add(move.slice)
-            for peer in list(due):
-                due[peer] -= self.unsettled(peer) | self.moves.active_on(peer)
-                if not due[peer]:
-                    del due[peer]
+            moving = self._moving_from(owner)
+            if update or not moving:
+                due = self.copies.due(slices, moment.committed, update=update)
+            else:
+                due = moving
             if update:
                 self._updated[owner] = (moment.committed, self._now)
-            else:
-                self._updated.setdefault(owner, (0, self._now))
-            if due:
-                to = tuple((peer, frozenset(due[peer])) for peer in sorted(due))
+            sendings = {peer: due[peer] - self.unsettled(peer) - self.moves.active_on(peer) for peer in sorted(due)}
+            to = tuple((peer, frozenset(numbers)) for peer, numbers in sendings.items() if numbers)
+            if to:
                 every = frozenset().union(*(numbers for _, numbers in to))
-                self._asking.ask(SendCopies(owner, moment.fence, every, moment.committed, to))
+                self._asking.ask(SendCopies(owner, moment.fence, every, moment.committed, to, moving=due is moving))
+
+    def _moving_from(self, owner: str) -> Sendings:
+        """Slices of this owner that wait for a copy at their destination; not too many at once."""
+        moves = [
+            move
+            for move in self.moves.of.values()
+            if move.source == owner and move.phase is Phase.COPY and move.not_before <= self._now
+        ]
+        found: Sendings = defaultdict(set)
+        for move in moves if self.moves.stopping else moves[:AT_ONCE]:
+            if move.to not in self.copies.held[move.slice]:
+                found[move.to].add(move.slice)
+        return found
 
     def _end_leaving(self, moment: Moment) -> None:
         """A container may go when it owns nothing and every copy that shall be is somewhere else."""

@@ -81,6 +81,8 @@ class SendCopies(ToContainer):
 
     epoch: int
     to: tuple[tuple[str, frozenset[int]], ...]
+    moving: bool = False
+    """The slices are on their way there."""
 
 
 @dataclass(frozen=True)

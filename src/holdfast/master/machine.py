@@ -390,7 +390,8 @@ class Master(View):
     def _advance_recovery(self) -> None:
         for container, slices in self._progress.behind(self._progress.at(self.committed)).items():
             free = slices - self._elastic.unsettled(container)
-            copied = frozenset(slice_ for slice_ in free if container in self._elastic.copies.held[slice_])
+            held = self._elastic.copies.held
+            copied = frozenset(slice_ for slice_ in free if self._job.from_copies and container in held[slice_])
             if copied:
                 self._task(Activate(container, self.fence, copied, self.committed))
             if free - copied:

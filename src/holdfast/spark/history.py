@@ -14,6 +14,7 @@ from holdfast.master.operations import Operation
 
 LOG = logging.getLogger("holdfast")
 EVENTS_KEPT = 500
+ROUTINE = frozenset({"copied", "sent", "written", "activated", "checkpoint"})
 DONE = {"recovery": "healed", "rescale": "rescaled", "move": "moved", "balance": "balanced"}
 
 
@@ -74,7 +75,8 @@ class _Followed:
 
 class History:
     def __init__(self) -> None:
-        self.events: deque[RunEvent] = deque(maxlen=EVENTS_KEPT)
+        self._events: deque[RunEvent] = deque(maxlen=EVENTS_KEPT)
+        self._routine: deque[RunEvent] = deque(maxlen=EVENTS_KEPT)
         self.epoch = 0
         self._lock = threading.Lock()
         self._moved = 0
@@ -82,11 +84,17 @@ class History:
         self._followed: dict[int, _Followed] = {}
         self._operations: Sequence[Operation] = ()
 
+    @property
+    def events(self) -> tuple[RunEvent, ...]:
+        """The oldest first. What happens all the time is kept apart, so that it does not crowd out the rest."""
+        return tuple(sorted([*self._events, *self._routine], key=lambda event: event.at))
+
     def note(self, kind: str, text: str, seconds: float = 0.0, slices: int = 0, nbytes: int = 0) -> None:
-        if kind in ("copied", "restored"):
+        if kind in ("sent", "restored"):
             with self._lock:
                 self._moved += nbytes
-        self.events.append(RunEvent(kind, text, time.time(), seconds, self.epoch, slices, nbytes))
+        kept = self._routine if kind in ROUTINE else self._events
+        kept.append(RunEvent(kind, text, time.time(), seconds, self.epoch, slices, nbytes))
         LOG.info("%s: %s", kind, text)
 
     def lost(self, container: str, reason: str) -> None:
@@ -118,7 +126,7 @@ class History:
                     if one.kind == "recovery":
                         self._lost_at = None
         for one, seconds, nbytes in ended:
-            self.events.append(
+            self._events.append(
                 RunEvent(DONE[one.kind], one.reason, time.time(), seconds, self.epoch, one.slices, nbytes)
             )
             LOG.info("%s in %.3f s: %s", DONE[one.kind], seconds, one.reason)

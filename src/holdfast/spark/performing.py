@@ -182,7 +182,7 @@ class Performer:
         for peer, reason in answer["failed"].items():
             self._history.note("copy failed", f"{instruction.container} to {peer}: {reason}")
         self._history.note(
-            "copied",
+            "sent" if instruction.moving else "copied",
             f"{answer['rows']:,} rows of {len(instruction.slices)} slices from {instruction.container} "
             f"to {', '.join(peer for peer, _ in instruction.to)} as of epoch {instruction.epoch}",
             seconds=answer["seconds"],

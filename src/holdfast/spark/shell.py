@@ -322,11 +322,17 @@ class Shell:
         answers = self._fleet().call_all("loads", {}, timeout=10.0)
         with self._changed:
             owners = self.machine.routing.table
-        loads = tuple(
-            (int(number), float(seconds))
+        seen = {
+            int(number): (float(rows), float(seconds))
             for container, answer in answers.items()
-            for number, (_rows, seconds) in answer["loads"].items()
+            for number, (rows, seconds) in answer["loads"].items()
             if owners[int(number)] == container
+        }
+        all_rows = sum(rows for rows, _ in seen.values()) or 1.0
+        all_seconds = sum(seconds for _, seconds in seen.values())
+        # Rows and time count alike: time alone is noise where slices are small, rows alone know nothing of their cost.
+        loads = tuple(
+            (number, (seconds + all_seconds * rows / all_rows) / 2) for number, (rows, seconds) in seen.items()
         )
         if loads:
             self.tell(ev.LoadsSeen(loads))
