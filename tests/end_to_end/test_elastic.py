@@ -83,12 +83,12 @@ def test_move(stage: Stage) -> None:
 
 def test_threads_change_within_epochs(stage: Stage) -> None:
     def during(going: EpochsGoOn) -> None:
-        for threads in (2, 1, 3):
-            going.run.scale(threads=threads)
+        for threads, method in ((2, None), (1, None), (2, "repartition")):
+            going.run.scale(threads=threads, method=method)
             assert {one.threads for one in going.alive} == {threads}
-            going.epochs(2)
+            going.epochs(1)
         going.run.scale(threads=1, container=going.alive[0].name)
-        assert sorted(one.threads for one in going.alive) == [1, 3]
+        assert sorted(one.threads for one in going.alive) == [1, 2]
 
     drill = stage.play(during)
     assert drill.kinds.count("threads") == 4
@@ -135,15 +135,14 @@ def test_two_of_four_at_once_from_memory(stage: Stage) -> None:
     assert "restored" not in after
 
 
-@pytest.mark.parametrize("victims", [2, 3])
-def test_more_losses_than_backups_come_from_the_store(stage: Stage, victims: int) -> None:
+def test_more_losses_than_backups_come_from_the_store(stage: Stage) -> None:
     def during(going: EpochsGoOn) -> None:
         going.settle()
-        going.kill(victims)
+        going.kill(2)
 
     drill = stage.play(during, containers=3, backups=1)
-    assert drill.kinds.count("lost") == victims
-    assert "restored" in drill.after("lost")
+    assert drill.kinds.count("lost") == 2
+    assert {"activated", "restored"} <= set(drill.after("lost")), "the third has copies of some slices, not of all"
 
 
 @pytest.mark.parametrize("config", [{"safety": "sync"}, {"safety": None}], ids=["sync", "none"])
@@ -162,8 +161,9 @@ def test_without_backups(stage: Stage, config: dict[str, Any]) -> None:
     assert "restored" in drill.after("lost")
 
 
-@pytest.mark.parametrize("backups", [0, 1])
-@pytest.mark.parametrize("place", ["mid-copy", "mid-activate", "mid-demote"])
+@pytest.mark.parametrize(
+    ("place", "backups"), [("mid-copy", 0), ("mid-activate", 0), ("mid-activate", 1), ("mid-demote", 1)]
+)
 def test_source_or_destination_killed_in_a_move(stage: Stage, place: str, backups: int) -> None:
     def during(going: EpochsGoOn) -> None:
         going.settle()

@@ -138,11 +138,8 @@ def _address(job: Job, options: Options) -> str:
     """Where the driver listens: never on more addresses than somebody needs to reach."""
     if options.listen != "auto":
         return options.listen
-    return (
-        job.spark.conf.get("spark.driver.host", "127.0.0.1") or "127.0.0.1"
-        if _on_executors(job, options)
-        else "127.0.0.1"
-    )
+    host = job.spark.conf.get("spark.driver.host", None) if _on_executors(job, options) else None
+    return host or "127.0.0.1"
 
 
 def _launcher(job: Job, options: Options, settings: ContainerSettings, desk: Desk) -> Launcher:

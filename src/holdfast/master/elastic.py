@@ -334,7 +334,7 @@ class Elastic:
                     self._asking.ask(DropCopies(holder, moment.fence, slices))
 
     def _send_copies(self, moment: Moment) -> None:
-        """One sending a time for each owner: what is due to be brought up to date, else what moves, else what is missing."""
+        """One sending at a time for each owner: what is due to be brought up to date, or what moves, or is missing."""
         if moment.committed == 0 or not moment.whole:
             return
         sending = {one.container for one in self._asking.pending.values() if isinstance(one, SendCopies)}
@@ -344,10 +344,7 @@ class Elastic:
             epoch, at = self._updated.setdefault(owner, (0, self._now))
             update = self._safety.every.passed(moment.committed - epoch, self._now - at)
             moving = self._moving_from(owner)
-            if update or not moving:
-                due = self.copies.due(slices, moment.committed, update=update)
-            else:
-                due = moving
+            due = self.copies.due(slices, moment.committed, update=update) if update or not moving else moving
             if update:
                 self._updated[owner] = (moment.committed, self._now)
             sendings = {peer: due[peer] - self.unsettled(peer) - self.moves.active_on(peer) for peer in sorted(due)}

@@ -331,9 +331,8 @@ class Shell:
         all_rows = sum(rows for rows, _ in seen.values()) or 1.0
         all_seconds = sum(seconds for _, seconds in seen.values())
         # Rows and time count alike: time alone is noise where slices are small, rows alone know nothing of their cost.
-        loads = tuple(
-            (number, (seconds + all_seconds * rows / all_rows) / 2) for number, (rows, seconds) in seen.items()
-        )
+        scale = all_seconds / all_rows
+        loads = tuple((number, (seconds + scale * rows) / 2) for number, (rows, seconds) in seen.items())
         if loads:
             self.tell(ev.LoadsSeen(loads))
 
