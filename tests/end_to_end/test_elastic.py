@@ -145,6 +145,23 @@ def test_more_losses_than_backups_come_from_the_store(stage: Stage) -> None:
     assert {"activated", "restored"} <= set(drill.after("lost")), "the third has copies of some slices, not of all"
 
 
+def test_replacements_killed_while_they_start(stage: Stage) -> None:
+    """Everything is lost, and those that come instead die before they serve: others are started."""
+
+    def during(going: EpochsGoOn) -> None:
+        fleet = going.run._fleet
+        going.kill(2)
+        deadline = time.monotonic() + 20
+        while len(coming := [one.name for one in fleet.all() if one.alive and one.name not in fleet.alive()]) < 2:
+            assert time.monotonic() < deadline, "no replacements came"
+            time.sleep(0.001)
+        for name in coming:
+            fleet.kill(name)
+        going.epochs(2)
+
+    stage.play(during)
+
+
 @pytest.mark.parametrize("config", [{"safety": "sync"}, {"safety": None}], ids=["sync", "none"])
 def test_without_backups(stage: Stage, config: dict[str, Any]) -> None:
     def during(going: EpochsGoOn) -> None:

@@ -166,7 +166,11 @@ def test_with_recovery_from_the_store_copies_are_not_used() -> None:
     assert frozenset().union(*(one.slices for one in play.asked_for(Restore))) == lost
 
 
-@pytest.mark.parametrize("at", [RunIntake, StorePrepare, Apply, RunSink, StoreCommit], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "at",
+    [RunIntake, StorePrepare, Apply, RunSink, StoreCommit],
+    ids=lambda kind: kind.__name__,
+)
 @pytest.mark.parametrize("levels", [1, 2])
 def test_the_epoch_in_flight_goes_on_over_a_recovery_from_copies(at: type, levels: int) -> None:
     play = ready("abc", slices=6, backups=1, levels=levels).offer(1).run(until=at)

@@ -27,7 +27,7 @@ from master_world import Container, Driver, Job, World
 from holdfast.log.records import Fence
 from holdfast.master.events import Applied, Batch, Event
 from holdfast.master.flight import Flight
-from holdfast.master.instructions import Apply, CutLog, FinishBatch, Instruction, Restore, StoreCommit
+from holdfast.master.instructions import Activate, Apply, CutLog, FinishBatch, Instruction, Restore, StoreCommit
 from holdfast.master.machine import Master
 
 some = st.integers(0, 1000)
@@ -216,7 +216,7 @@ class RestoresTooLittle(Master):
     def _commit(self, ours: StoreCommit, fence: Fence, batch: Batch) -> None:
         super()._commit(ours, fence, batch)
         for id_, one in self._asking.pending.items():
-            if isinstance(one, Restore):
+            if isinstance(one, Restore | Activate):
                 self._asking.pending[id_] = replace(one, epoch=self.committed)
 
 

@@ -392,11 +392,13 @@ class Master(View):
             free = slices - self._elastic.unsettled(container)
             held = self._elastic.copies.held
             copied = frozenset(slice_ for slice_ in free if self._job.from_copies and container in held[slice_])
-            if copied:
-                self._task(Activate(container, self.fence, copied, self.committed))
-            if free - copied:
+            # Those that a commit overtook on their way back are there themselves: only the newest epoch is missing.
+            here = copied | frozenset(slice_ for slice_ in free if self._progress.has(slice_, self._progress.at(1)))
+            if here:
+                self._task(Activate(container, self.fence, here, self.committed))
+            if free - here:
                 newest = self._checkpoints.newest
-                self._task(Restore(container, self.fence, free - copied, self.committed, newest))
+                self._task(Restore(container, self.fence, free - here, self.committed, newest))
 
     def _advance_epoch(self, flight: Flight) -> None:
         progress, elastic, levels = self._progress, self._elastic, len(flight.prepared)

@@ -26,6 +26,7 @@ from holdfast.log.ledger import Ledger
 from holdfast.master import events as ev
 from holdfast.master import instructions as do
 from holdfast.master.machine import Master
+from holdfast.master.membership import FAILED_STARTS
 from holdfast.plan.graph import Sink
 from holdfast.spark.epoch import EpochJobs
 from holdfast.spark.fleet import Fleet, group_by_owner
@@ -77,6 +78,8 @@ class Shell:
         self._spark: queue.SimpleQueue[do.Instruction] = queue.SimpleQueue()
         self._gate = threading.Lock()  # held while an epoch runs, and by whoever stops the run
         self._offering = 0
+        self._had_containers = False
+        self._failed_starts = 0  # in a row
         self._stopping = False
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="holdfast-shell")
         self._behind = ThreadPoolExecutor(32, thread_name_prefix="holdfast-behind")  # what no epoch waits for
@@ -351,14 +354,10 @@ class Shell:
         except Exception as error:
             if not isinstance(error, HoldfastError):
                 LOG.exception("instruction %s failed", instruction)
-            if isinstance(instruction, do.NeedContainers) and not self.machine.gathered:
-                self._fatal(error if isinstance(error, HoldfastError) else HoldfastError(str(error)))
+            if isinstance(instruction, do.NeedContainers):
+                self._could_not_start(instruction, error)
                 return
             self.history.failed(type(instruction).__name__, error)
-            if isinstance(instruction, do.NeedContainers):
-                for _ in range(instruction.count):  # the job goes on with those it has
-                    self.tell(ev.ContainerLost(new_name(0), str(error)))
-                return
             self.tell(ev.Failed(instruction.id, error))
             if isinstance(instruction, do.Restore):
                 with self._changed:
@@ -368,12 +367,23 @@ class Shell:
         if answer is not None:
             self.tell(answer)
 
+    def _could_not_start(self, instruction: do.NeedContainers, error: Exception) -> None:
+        """At first that is the end. Later the job goes on with the containers it has; with none, it tries again."""
+        self._failed_starts += 1
+        if not self.machine.gathered and (not self._had_containers or self._failed_starts >= FAILED_STARTS):
+            self._fatal(error if isinstance(error, HoldfastError) else HoldfastError(str(error)))
+            return
+        self.history.failed("NeedContainers", error)
+        for _ in range(instruction.count):
+            self.tell(ev.ContainerLost(new_name(0), str(error)))
+
     def _do(self, instruction: do.Instruction) -> ev.Event | None:
         performer = self._performer
         match instruction:
             case do.NeedContainers(count=count):
                 fleet = self._fleet()
                 for name in fleet.start(count):
+                    self._had_containers, self._failed_starts = True, 0
                     self.tell(ev.ContainerJoined(name, fleet.host_of(name)))
                 return None
             case do.EndContainer(container=container):
