@@ -744,7 +744,7 @@ class HasTwoOwners(Master):
         (SwitchesInsideAnEpoch, "slice . at|put away while|found no output|KeyError"),
         (KeepsHalfAppliedDestinations, "slice . at"),
         (CopiesAnEpochInFlight, "a copy of an epoch after|is wrong at|KeyError"),
-        (DoesNotWaitUntilAllIsForgotten, "KeyError|found no output"),
+        (DoesNotWaitUntilAllIsForgotten, "KeyError|found no output|slice .|a copy of|put out|put away|no progress"),
         (TakesActivatedForNewer, "slice . at|found no output|the epoch is gone|put out|put away"),
         (EndsOwners, "an owner was ended"),
         (HasTwoOwners, "found no output|KeyError"),

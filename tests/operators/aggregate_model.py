@@ -139,7 +139,10 @@ class Model:
                 left.append(float(value)) if sign > 0 else left.remove(float(value))
         if not all(map(math.isfinite, left)):
             return math.nan
-        spread = statistics.variance(left)
+        try:
+            spread = statistics.variance(left)
+        except OverflowError:  # it computes exactly; doubles have infinity for that
+            return math.inf
         return math.sqrt(spread) if function == "stddev" else spread
 
 

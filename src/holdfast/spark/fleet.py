@@ -62,9 +62,10 @@ class Fleet:
         self._pinger.start()
 
     def start(self, count: int) -> list[str]:
-        """Start ``count`` containers side by side; the names of those that host the job now.
+        """Start ``count`` containers; the names of those that host the job now.
 
-        One that cannot start is reported as lost, with its reason, and holds up no other. If none can, that raises.
+        Side by side, but one after the other where they would take the cores from containers that are at work. One that
+        cannot start is reported as lost, with its reason, and holds up no other. If none can, that raises.
         """
         if count < 1 or self._closing.is_set():
             return []
@@ -81,7 +82,8 @@ class Fleet:
                 return False
 
         self.launcher.make_room(count)
-        with ThreadPoolExecutor(min(count, MOST_AT_ONCE), thread_name_prefix="holdfast-start") as pool:
+        side_by_side = min(count, MOST_AT_ONCE) if self.launcher.spreads or not self.alive() else 1
+        with ThreadPoolExecutor(side_by_side, thread_name_prefix="holdfast-start") as pool:
             begun = [name for name, did in zip(names, pool.map(one, names), strict=True) if did]
         if self._closing.is_set():
             return []

@@ -71,6 +71,8 @@ class Handle(Protocol):
 
 class Launcher(Protocol):
     settings: ContainerSettings
+    spreads: bool
+    """Its containers start on other machines' cores than those that run already."""
 
     def make_room(self, count: int) -> None:
         """Say that ``count`` more containers are about to be started."""
@@ -85,6 +87,8 @@ class Launcher(Protocol):
 
 class ChildLauncher:
     """Containers as children of this process (``local[*]``, and wherever executors can reach the driver's host)."""
+
+    spreads = False
 
     def __init__(self, settings: ContainerSettings, environment: Mapping[str, str] | None = None) -> None:
         self.settings = settings
