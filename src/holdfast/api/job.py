@@ -77,7 +77,7 @@ class Job:
         recovery: Recovery = DEFAULT.recovery,
         autoscale: Autoscale | None = None,
         where: Where = "auto",
-        copy_bandwidth: float | None = None,
+        copy_bandwidth: float | None = DEFAULT.copy_bandwidth,
         silence: Silence = DEFAULT.silence,
         preaggregate: bool | Literal["auto"] = "auto",
         push: bool | Literal["auto"] = "auto",
@@ -91,7 +91,7 @@ class Job:
         containers. Containers run ``where`` Spark's executors are ("executors"), or beside the driver ("driver");
         "auto" is the driver for a local master. ``listen`` is the driver's address for them ("auto": loopback, or with
         executors ``spark.driver.host``). ``copy_bandwidth`` bounds the bytes a second that each container sends
-        to others for backups and moves.
+        to others for backups and moves, so that epochs do not feel it; None: as fast as it goes.
         """
         from holdfast.api.starting import start
 

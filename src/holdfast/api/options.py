@@ -28,7 +28,7 @@ class Options:
     recovery: Recovery = field(default_factory=Chained)
     autoscale: Autoscale | None = None
     where: Where = "auto"
-    copy_bandwidth: float | None = None
+    copy_bandwidth: float | None = 20e6
     silence: Silence = field(default_factory=Silence)
     preaggregate: bool | Literal["auto"] = "auto"
     push: bool | Literal["auto"] = "auto"

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from holdfast.container.gentle import step_back
 from holdfast.errors import CorruptionError, EpochGone
 from holdfast.operators.aggregate import AggregateOperator
 from holdfast.state import copies
@@ -243,6 +244,7 @@ class Backups:
         self._lock.notify_all()
 
     def _keep_merging(self) -> None:
+        step_back()
         while True:
             with self._lock:
                 self._lock.wait_for(lambda: self._to_merge or self._closed)

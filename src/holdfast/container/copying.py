@@ -24,6 +24,7 @@ import pyarrow.flight as flight
 from holdfast import faults
 from holdfast.container import wire
 from holdfast.container.client import Address, Client, Unreachable
+from holdfast.container.gentle import step_back
 from holdfast.container.hosting import HostedJob
 from holdfast.errors import EpochGone
 from holdfast.state import copies
@@ -173,6 +174,7 @@ class Sender(threading.Thread):
                 return
 
     def run(self) -> None:
+        step_back()
         try:
             with Client(self._to.peer, self._token) as client:
                 try:

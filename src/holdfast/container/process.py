@@ -15,6 +15,8 @@ import sys
 import threading
 from typing import NoReturn
 
+from holdfast.container.gentle import step_back
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -47,6 +49,19 @@ def _settings() -> dict[str, object]:
     return loaded
 
 
+def _get_ready(gentle: bool) -> None:
+    """Import and load the kernels: more than a second of computing.
+
+    In a thread of its own, which may give way to others: the threads that do the work later do not inherit that.
+    """
+    if gentle:
+        step_back()
+    import holdfast.container.service  # noqa: F401 - loaded here for main
+    from holdfast.state.warm import warm
+
+    warm()
+
+
 def main() -> None:
     settings = _settings()
     parent = int(str(settings.get("parent", 0)))
@@ -54,10 +69,11 @@ def main() -> None:
         _end_with_thread(parent)
     threading.Thread(target=_end_with_parent, daemon=True, name="end-with-parent").start()
 
+    getting_ready = threading.Thread(target=_get_ready, args=(bool(settings.get("gentle")),), name="getting-ready")
+    getting_ready.start()
+    getting_ready.join()
     from holdfast.container.service import ContainerService
-    from holdfast.state.warm import warm
 
-    warm()
     service = ContainerService(
         container=str(settings["container"]),
         token=str(settings["token"]),

@@ -20,6 +20,7 @@ import pyarrow.flight as flight
 
 from holdfast import faults
 from holdfast.container import copying, wire
+from holdfast.container.gentle import gently
 from holdfast.container.hosting import HostedJob
 from holdfast.container.staging import Staging
 from holdfast.container.threads import ThreadTable
@@ -59,7 +60,7 @@ class ContainerService(flight.FlightServerBase):
             "loads": lambda header, _: ({"loads": self._job(header).loads.snapshot()}, []),
             "threads": lambda header, _: ({"seconds": self._resized(header)}, []),
             "checkpoint": self._checkpoint,
-            "verify": lambda header, _: ({"bytes": self._job(header).verify(header["packs"])}, []),
+            "verify": lambda header, _: ({"bytes": gently(lambda: self._job(header).verify(header["packs"]))}, []),
             "scrub": self._scrub,
             "pin": _quiet(lambda header: self._job(header).reading.pin(header["reader"], header["epoch"])),
             "unpin": self._unpin,
@@ -170,7 +171,8 @@ class ContainerService(flight.FlightServerBase):
         return time.perf_counter() - began
 
     def _checkpoint(self, header: dict[str, Any], _: list[memoryview]) -> Answer:
-        return self._job(header).checkpoint(header["epoch"], header["slices"], header["pack"]), []
+        job = self._job(header)
+        return gently(lambda: job.checkpoint(header["epoch"], header["slices"], header["pack"])), []
 
     def _scrub(self, header: dict[str, Any], _: list[memoryview]) -> Answer:
         job = self._job(header)

@@ -351,7 +351,17 @@ class Elastic:
             to = tuple((peer, frozenset(numbers)) for peer, numbers in sendings.items() if numbers)
             if to:
                 every = frozenset().union(*(numbers for _, numbers in to))
-                self._asking.ask(SendCopies(owner, moment.fence, every, moment.committed, to, moving=due is moving))
+                self._asking.ask(
+                    SendCopies(
+                        owner,
+                        moment.fence,
+                        every,
+                        moment.committed,
+                        to,
+                        moving=due is moving,
+                        at_once=self.moves.stopping,
+                    )
+                )
 
     def _moving_from(self, owner: str) -> Sendings:
         """Slices of this owner that wait for a copy at their destination; not too many at once."""

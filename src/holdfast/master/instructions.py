@@ -83,6 +83,8 @@ class SendCopies(ToContainer):
     to: tuple[tuple[str, frozenset[int]], ...]
     moving: bool = False
     """The slices are on their way there."""
+    at_once: bool = False
+    """The job stands still until they are there: as fast as it goes."""
 
 
 @dataclass(frozen=True)

@@ -168,8 +168,6 @@ class ExecutorLauncher:
     ``desk`` is asked when a container starts; the desk must answer ``questions``.
     """
 
-    spreads = True
-
     def __init__(self, spark: SparkSession, settings: ContainerSettings, desk: Callable[[], Address]) -> None:
         self.settings = settings
         self.spark = spark.sparkContext

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from holdfast.container.client import Address, Client, Unreachable
@@ -64,8 +64,7 @@ class Fleet:
     def start(self, count: int) -> list[str]:
         """Start ``count`` containers; the names of those that host the job now.
 
-        Side by side, but one after the other where they would take the cores from containers that are at work. One that
-        cannot start is reported as lost, with its reason, and holds up no other. If none can, that raises.
+        One that cannot start is reported as lost, with its reason, and holds up no other. If none can, that raises.
         """
         if count < 1 or self._closing.is_set():
             return []
@@ -82,8 +81,9 @@ class Fleet:
                 return False
 
         self.launcher.make_room(count)
-        side_by_side = min(count, MOST_AT_ONCE) if self.launcher.spreads or not self.alive() else 1
-        with ThreadPoolExecutor(side_by_side, thread_name_prefix="holdfast-start") as pool:
+        # Others are at work already: the newcomers' imports and kernels must not take the cores from their epochs.
+        self.launcher.settings = replace(self.launcher.settings, gentle=bool(self.alive()))
+        with ThreadPoolExecutor(min(count, MOST_AT_ONCE), thread_name_prefix="holdfast-start") as pool:
             begun = [name for name, did in zip(names, pool.map(one, names), strict=True) if did]
         if self._closing.is_set():
             return []

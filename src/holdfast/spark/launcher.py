@@ -33,6 +33,8 @@ class ContainerSettings:
     host: str = "127.0.0.1"
     threads: int = 1
     staging_bytes: int = 256 << 20
+    gentle: bool = False
+    """Get ready at a low priority: others are at work on this machine."""
 
 
 class Handle(Protocol):
@@ -71,8 +73,6 @@ class Handle(Protocol):
 
 class Launcher(Protocol):
     settings: ContainerSettings
-    spreads: bool
-    """Its containers start on other machines' cores than those that run already."""
 
     def make_room(self, count: int) -> None:
         """Say that ``count`` more containers are about to be started."""
@@ -87,8 +87,6 @@ class Launcher(Protocol):
 
 class ChildLauncher:
     """Containers as children of this process (``local[*]``, and wherever executors can reach the driver's host)."""
-
-    spreads = False
 
     def __init__(self, settings: ContainerSettings, environment: Mapping[str, str] | None = None) -> None:
         self.settings = settings

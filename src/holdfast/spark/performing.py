@@ -173,7 +173,8 @@ class Performer:
             if peer in alive
         ]
         gone = frozenset(peer for peer, _ in instruction.to if peer not in alive)
-        answer = self._tell(instruction, "copy", epoch=instruction.epoch, to=to, bandwidth=self.bandwidth)
+        bandwidth = None if instruction.at_once else self.bandwidth
+        answer = self._tell(instruction, "copy", epoch=instruction.epoch, to=to, bandwidth=bandwidth)
         held = tuple(
             (peer, int(number), version)
             for peer, versions in answer["held"].items()
