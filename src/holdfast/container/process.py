@@ -15,7 +15,7 @@ import sys
 import threading
 from typing import NoReturn
 
-from holdfast.container.gentle import step_back
+from holdfast.container.gentle import LOW, step_back, step_back_together
 
 _PR_SET_PDEATHSIG = 1
 
@@ -56,10 +56,13 @@ def _get_ready(gentle: bool) -> None:
     """
     if gentle:
         step_back()
+        step_back_together(LOW)
     import holdfast.container.service  # noqa: F401 - loaded here for main
     from holdfast.state.warm import warm
 
     warm()
+    if gentle:
+        step_back_together(0)
 
 
 def main() -> None:
