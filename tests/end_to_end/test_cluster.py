@@ -2,67 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyspark
 import pytest
 from kit import Drill
 
+from holdfast.cluster import Cluster
+
 pytestmark = pytest.mark.spark
-
-HOME = Path(pyspark.__file__).parent
-
-
-def listening(host: str, port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex((host, port)) == 0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[str]:
-    """A master and two workers, which believe to be on two hosts; ended by their own process ids."""
-    port = free_port()
-    environment = {
-        **os.environ,
-        "SPARK_HOME": str(HOME),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_NO_DAEMONIZE": "1",
-        "SPARK_DAEMON_MEMORY": "256m",
-    }
-    deploy = "org.apache.spark.deploy"
-    launch = [str(HOME / "bin" / "spark-class")]
-    commands = [[*launch, f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]]
-    for host in ("127.0.0.1", "127.0.0.2"):
-        work = ["--cores", "1", "--memory", "600m", "--webui-port", "0", "--work-dir", str(tmp_path / host)]
-        commands.append([*launch, f"{deploy}.worker.Worker", "--host", host, *work, f"spark://127.0.0.1:{port}"])
-    processes = []
-    try:
-        for command in commands:
-            log = (tmp_path / f"daemon-{len(processes)}.log").open("w")
-            processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
-            log.close()
-            deadline = time.monotonic() + 60
-            while not listening("127.0.0.1", port):
-                assert time.monotonic() < deadline, "the cluster's master did not come up"
-                time.sleep(0.1)
-        yield f"spark://127.0.0.1:{port}"
-    finally:
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            process.wait(30)
+def cluster() -> Iterator[str]:
+    """A master and two workers, which believe to be on two hosts."""
+    with Cluster(workers=2, cores=1, memory="600m") as made:
+        yield made.url
 
 
 def test_speculation(tmp_path: Path, cluster: str) -> None:

@@ -187,7 +187,7 @@ class Elastic:
     def adopt(self) -> None:
         """Give every slice without an owner to whoever is nearest to having it."""
         progress = self._progress
-        orphans = [slice_ for slice_, owner in enumerate(progress.owners) if owner is None]
+        orphans = progress.orphans()
         if self._adopted and orphans:
             self.operations.begin("recovery", f"{len(orphans)} slices lost their container", frozenset(orphans))
         self._adopted = True
