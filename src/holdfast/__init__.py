@@ -8,10 +8,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.api import states
     from holdfast.api.aggregates import (
         Aggregate,
         approx_distinct,
         count,
+        count_distinct,
         first,
         last,
         max,
@@ -22,10 +24,12 @@ if TYPE_CHECKING:
         var,
     )
     from holdfast.api.job import Job
+    from holdfast.api.keyed import KeyedStream, StageStream
     from holdfast.api.run import Run
     from holdfast.api.state import State
     from holdfast.api.status import ContainerStatus, StageStatus, Status
-    from holdfast.api.stream import AggregatedStream, KeyedStream, Stream
+    from holdfast.api.stream import Stream
+    from holdfast.api.windows import Window, session, sliding, tumbling
     from holdfast.errors import (
         ContainerError,
         CorruptionError,
@@ -50,7 +54,6 @@ __version__ = "0.1.0"
 
 _PLACES = {
     "Aggregate": "holdfast.api.aggregates",
-    "AggregatedStream": "holdfast.api.stream",
     "Autoscale": "holdfast.master.autoscaling",
     "Chained": "holdfast.recovery.policies",
     "ContainerError": "holdfast.errors",
@@ -65,13 +68,14 @@ _PLACES = {
     "HoldfastError": "holdfast.errors",
     "JavaError": "holdfast.errors",
     "Job": "holdfast.api.job",
-    "KeyedStream": "holdfast.api.stream",
+    "KeyedStream": "holdfast.api.keyed",
     "Ongoing": "holdfast.spark.history",
     "PlanError": "holdfast.errors",
     "Run": "holdfast.api.run",
     "RunEvent": "holdfast.spark.history",
     "Silence": "holdfast.spark.fleet",
     "StageStatus": "holdfast.api.status",
+    "StageStream": "holdfast.api.keyed",
     "State": "holdfast.api.state",
     "Status": "holdfast.api.status",
     "Store": "holdfast.recovery.policies",
@@ -79,21 +83,26 @@ _PLACES = {
     "Stream": "holdfast.api.stream",
     "Sync": "holdfast.safety.policies",
     "TokenError": "holdfast.errors",
+    "Window": "holdfast.api.windows",
     "approx_distinct": "holdfast.api.aggregates",
     "count": "holdfast.api.aggregates",
+    "count_distinct": "holdfast.api.aggregates",
     "first": "holdfast.api.aggregates",
     "last": "holdfast.api.aggregates",
     "max": "holdfast.api.aggregates",
     "mean": "holdfast.api.aggregates",
     "min": "holdfast.api.aggregates",
+    "session": "holdfast.api.windows",
+    "states": "holdfast.api.states",
+    "sliding": "holdfast.api.windows",
     "stddev": "holdfast.api.aggregates",
     "sum": "holdfast.api.aggregates",
+    "tumbling": "holdfast.api.windows",
     "var": "holdfast.api.aggregates",
 }
 
 __all__ = [
     "Aggregate",
-    "AggregatedStream",
     "Autoscale",
     "Chained",
     "ContainerError",
@@ -115,6 +124,7 @@ __all__ = [
     "RunEvent",
     "Silence",
     "StageStatus",
+    "StageStream",
     "State",
     "Status",
     "Store",
@@ -122,15 +132,21 @@ __all__ = [
     "Stream",
     "Sync",
     "TokenError",
+    "Window",
     "approx_distinct",
     "count",
+    "count_distinct",
     "first",
     "last",
     "max",
     "mean",
     "min",
+    "session",
+    "sliding",
+    "states",
     "stddev",
     "sum",
+    "tumbling",
     "var",
 ]
 
@@ -138,7 +154,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         raise AttributeError(f"module 'holdfast' has no attribute '{name}'")
-    return getattr(import_module(_PLACES[name]), name)
+    module = import_module(_PLACES[name])
+    return module if _PLACES[name].endswith(f".{name}") else getattr(module, name)
 
 
 def __dir__() -> list[str]:

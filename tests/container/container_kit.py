@@ -18,7 +18,7 @@ from holdfast.log.records import Fence, Prepare, SegmentRef
 from holdfast.log.segment import SegmentWriter, segment_name
 from holdfast.log.store import Store
 from holdfast.operators.aggregate import AggregateSpec, Column, StageSpec
-from holdfast.plan.stage import StagePlan
+from holdfast.plan.stage import InputPlan, StagePlan
 from holdfast.spark.launcher import ContainerProcess, ContainerSettings
 
 SLICES = 4
@@ -27,7 +27,7 @@ TOKEN = "secret"
 COUNTS = StagePlan(
     "counts",
     1,
-    0,
+    (InputPlan(1, 0),),
     StageSpec(
         (Column("k", "bigint"),),
         (AggregateSpec("n", "count", None, None), AggregateSpec("total", "sum", "v0", "bigint")),
@@ -36,7 +36,7 @@ COUNTS = StagePlan(
 TEXTS = StagePlan(
     "texts",
     1,
-    1,
+    (InputPlan(1, 1),),
     StageSpec(
         (Column("k", "string"),),
         (AggregateSpec("n", "count", None, None), AggregateSpec("most", "max", "v0", "string")),

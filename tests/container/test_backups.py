@@ -60,7 +60,7 @@ def taken(backups: Backups) -> tuple[int, list[bytes]]:
     version, loaders = found
     states = {name: operator.new_slice() for name, operator in OPERATORS.items()}
     for name, state in states.items():
-        state.activate(loaders[name])
+        state.activate([loaders[name]])
     return version, [bytes(state.delta(0, version).serialize()) for state in states.values()]
 
 

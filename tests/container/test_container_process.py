@@ -23,14 +23,14 @@ from holdfast.log.records import Fence, Prepare, SegmentRef
 from holdfast.log.segment import SegmentWriter, segment_name
 from holdfast.log.store import Store
 from holdfast.operators.aggregate import AggregateSpec, Column, StageSpec
-from holdfast.plan.stage import StagePlan
+from holdfast.plan.stage import InputPlan, StagePlan
 from holdfast.spark.launcher import ContainerProcess, ContainerSettings
 
 SLICES = 4
 PLAN = StagePlan(
     "counts",
     1,
-    0,
+    (InputPlan(1, 0),),
     StageSpec(
         (Column("k", "bigint"),),
         (AggregateSpec("n", "count", None, None), AggregateSpec("total", "sum", "v0", "bigint")),
@@ -49,9 +49,10 @@ def rows_of(keys: list[int], values: list[int]) -> pa.RecordBatch:
 class Hosted:
     """A container that hosts one job, and a hand that writes the log as intake and master would."""
 
-    def __init__(self, path: Path, staging_bytes: int = 1 << 20) -> None:
+    def __init__(self, path: Path, staging_bytes: int = 1 << 20, process: ContainerProcess | None = None) -> None:
         self.ledger = Ledger(Store(str(path / "store")), "main")
-        self.process = ContainerProcess("c0", ContainerSettings("secret", staging_bytes=staging_bytes))
+        settings = ContainerSettings("secret", staging_bytes=staging_bytes)
+        self.process = process or ContainerProcess("c0", settings)
         self.client = Client(self.process.await_ready(), "secret")
         self.call("host", stages=[PLAN.to_dict()], slices=SLICES, store=self.ledger.store.uri, section="main")
         self.call("restore", slices=list(range(SLICES)), epoch=0, checkpoint=0, packs={})

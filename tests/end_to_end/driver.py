@@ -81,7 +81,7 @@ def dawdling(frame: DataFrame, folder: str) -> DataFrame:
     return frame.withColumn("k", F.udf(dawdle, LongType())("k"))
 
 
-def build(config: dict[str, Any], spark: SparkSession) -> tuple[hf.Job, dict[str, hf.AggregatedStream]]:
+def build(config: dict[str, Any], spark: SparkSession) -> tuple[hf.Job, dict[str, hf.StageStream]]:
     job = hf.Job(config.get("name", "drill"), spark, store=config["store"])
     frame = source(spark, config["input"])
     if config.get("strikes"):

@@ -27,7 +27,8 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.api.status import ContainerStatus
-from holdfast.api.stream import AggregatedStream
+from holdfast.api.keyed import StageStream
+from holdfast.plan.graph import Output
 from holdfast.log.ledger import Ledger
 from holdfast.log.segment import Segment
 from holdfast.log.store import Store
@@ -293,9 +294,10 @@ class EpochsGoOn:
         return [one for one in self.run.status().containers if one.alive]
 
     @property
-    def stream(self) -> hf.AggregatedStream:
+    def stream(self) -> hf.StageStream:
         """The first one of the job that keeps state."""
-        return AggregatedStream(self.run.job, self.run.job._inputs[0].node, self.run.job.spark.range(0))
+        job = self.run.job
+        return StageStream(job, Output(job._stages[0].node, "", True), job.spark.range(0))
 
     def slices(self) -> dict[str, int]:
         return {one.name: one.slices for one in self.alive}

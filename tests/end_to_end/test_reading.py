@@ -15,7 +15,7 @@ from holdfast.spark import tokens
 pytestmark = pytest.mark.spark
 
 
-def job_over(spark: SparkSession, path: Path, files: int, rows: int = 2000) -> tuple[hf.Job, hf.AggregatedStream]:
+def job_over(spark: SparkSession, path: Path, files: int, rows: int = 2000) -> tuple[hf.Job, hf.StageStream]:
     write_files(path / "input", files, rows, 300, seed=5)
     job = hf.Job("reading", spark, store=str(path / "store"))
     frame = (

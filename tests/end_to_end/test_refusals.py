@@ -190,7 +190,7 @@ def test_a_full_disk(drill: Drill, go: Runner) -> None:
 
 
 @pytest.fixture
-def running(tmp_path: Path, spark: SparkSession) -> Iterator[tuple[hf.Run, hf.AggregatedStream]]:
+def running(tmp_path: Path, spark: SparkSession) -> Iterator[tuple[hf.Run, hf.StageStream]]:
     job = hf.Job("running", spark, store=str(tmp_path / "store"))
     rows = spark.readStream.format("rate").option("rowsPerSecond", 100).load()
     counts = job.read(rows).key_by((F.col("value") % 10).alias("digit")).agg(n=hf.count())
@@ -200,7 +200,7 @@ def running(tmp_path: Path, spark: SparkSession) -> Iterator[tuple[hf.Run, hf.Ag
         yield run, counts
 
 
-def test_a_stranger_gets_nothing(running: tuple[hf.Run, hf.AggregatedStream], tmp_path: Path) -> None:
+def test_a_stranger_gets_nothing(running: tuple[hf.Run, hf.StageStream], tmp_path: Path) -> None:
     run, _ = running
     address = run._fleet.address(run.status().containers[0].name)
     identity = {"job": run._file.job_id, "incarnation": run._shell.incarnation}
@@ -221,7 +221,7 @@ def test_a_stranger_gets_nothing(running: tuple[hf.Run, hf.AggregatedStream], tm
     assert run._jobs.token.encode() not in command
 
 
-def test_an_old_master_is_refused(running: tuple[hf.Run, hf.AggregatedStream]) -> None:
+def test_an_old_master_is_refused(running: tuple[hf.Run, hf.StageStream]) -> None:
     run, _ = running
     name = run.status().containers[0].name
     old = {"job": run._file.job_id, "incarnation": run._shell.incarnation - 1}
@@ -290,7 +290,7 @@ def test_a_sink_folder_of_another_store(drill: Drill, go: Runner) -> None:
         go(drill)
 
 
-def test_the_same_job_twice_in_one_session(running: tuple[hf.Run, hf.AggregatedStream]) -> None:
+def test_the_same_job_twice_in_one_session(running: tuple[hf.Run, hf.StageStream]) -> None:
     run, counts = running
     with pytest.raises(hf.StoreError, match="runs in this session already"):
         run.job.start()

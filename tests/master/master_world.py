@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from master_kit import success
 
@@ -201,9 +201,11 @@ class World:
         container.alive = not really
         driver.events.append(ContainerLost(container.name))
 
-    def offer(self, driver: Driver) -> None:
+    def offer(self, driver: Driver, *, tick: bool = False) -> None:
+        """Spark's next batch, or an epoch without rows; one that was prepared goes first, whoever asks."""
         if driver.offered is None and not driver.stopped:
-            driver.offered = Batch("query", driver.next_batch, f"rows of {driver.next_batch}")
+            batch = driver.master.unfinished_tick or (driver.master.next_tick if tick else None)
+            driver.offered = batch or Batch("query", driver.next_batch, f"rows of {driver.next_batch}")
             driver.events.append(BatchOffered(driver.offered))
 
     def deliver(self, driver: Driver, event: Event, *, again: bool = False) -> None:
@@ -226,15 +228,20 @@ class World:
             case TellPeople(text=text):
                 assert "put out" not in text, f"dual mode saw unlike outputs: {text}"
             case FinishBatch(batch, epoch):
-                assert store.commits[epoch][1] == batch, "finished without a commit"
+                assert batch.done_by(store.commits[epoch][1]), "finished without a commit"
                 if driver.offered == batch:
-                    driver.offered, driver.next_batch = None, batch.batch_id + 1
-                    store.spark_committed = max(store.spark_committed, batch.batch_id)
+                    driver.offered = None
+                    if not batch.tick:
+                        driver.next_batch = batch.batch_id + 1
+                        store.spark_committed = max(store.spark_committed, batch.batch_id)
             case FailBatch(batch):
                 if driver.offered == batch:
                     driver.offered = None
-            case RefuseBatch():
-                raise AssertionError(f"refused: {instruction.error()}")
+            case RefuseBatch(batch=batch):
+                # An older driver may have prepared something else meanwhile: that is finished first.
+                assert batch.tick or driver.master.unfinished_tick, f"refused: {instruction.error()}"
+                if driver.offered == batch:
+                    driver.offered = None
             case Stop(successor=successor):
                 assert store.owner >= successor > driver.incarnation
                 driver.stopped, driver.offered = True, None
@@ -420,7 +427,7 @@ class World:
             case "join":
                 self.join(driver)
             case "offer":
-                self.offer(driver)
+                self.offer(driver, tick=chance.random() < 0.3)
             case "time":
                 self.pass_time(driver)
             case "event":
@@ -499,8 +506,14 @@ class World:
     def check(self) -> None:
         store = self.store
         assert sorted(store.commits) == [*range(1, len(store.commits) + 1)], "a hole in the commits"
-        for epoch, (_, batch) in store.commits.items():
-            assert batch.batch_id == epoch - 1, "a batch twice, or never"
+        expected = Batch("query", 0, "rows of 0")
+        for epoch, (_, batch) in sorted(store.commits.items()):
+            if batch.tick:  # the next of its kind after the batch before
+                before = store.commits[epoch - 1][1]
+                assert batch == replace(before, tick=before.tick + 1), "a tick twice, or never"
+            else:
+                assert batch == expected, "a batch twice, or never"
+                expected = Batch("query", batch.batch_id + 1, f"rows of {batch.batch_id + 1}")
             assert {store.prepares[epoch, level][0].batch for level in range(1, self.levels + 1)} == {batch}
             outputs = tuple(store.oracle(slice_, epoch * self.levels) for slice_ in range(self.slices))
             assert all(store.sinks[sink, epoch] == outputs for sink in self.sinks), "a sink got other rows"

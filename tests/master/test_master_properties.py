@@ -245,12 +245,12 @@ def find(planted: type[Master], noticed: str) -> None:
     [
         (ScansTooEarly, "found no output|KeyError"),
         (LevelsTooEarly, "too early|before every slice applied"),
-        (HealsHalfway, "found no output|slice . at"),
+        (HealsHalfway, "found no output|slice . at|put away"),
         (ForgetsToUndo, "slice . at"),
         (FinishesBeforeTheCommit, "KeyError"),
         (CutsTooMuch, "cut at the newest checkpoint"),
-        (BelievesLateAnswers, "found no output|slice . at|no progress"),
-        (RestoresTooLittle, "found no output|slice . at|the epoch is gone"),
+        (BelievesLateAnswers, "found no output|slice . at|put away|no progress"),
+        (RestoresTooLittle, "found no output|slice . at|put away|the epoch is gone"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

@@ -238,7 +238,7 @@ def test_output_schema_and_types() -> None:
         *("date", "timestamp", "double", "decimal(38,22)", "bigint", "timestamp_ntz")
     ]
     assert operator.output_schema.field("at").type == pa.timestamp("us", tz="UTC")
-    assert operator.changelog_schema.names[-1] == "_d"
+    assert operator.new_slice().outputs(0, "changelog").schema.names[-1] == "_d"
     assert operator.new_slice().outputs(0, "all").schema == operator.output_schema
 
 

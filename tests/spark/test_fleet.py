@@ -56,7 +56,8 @@ class Breaking(ChildLauncher):
 
     def start(self, name: str) -> ContainerProcess:
         broken = int(name[1:].split("-")[0]) in self._broken
-        return ContainerProcess(name, replace(SETTINGS, host=NO_SUCH_HOST) if broken else SETTINGS)
+        settings = replace(SETTINGS, host=NO_SUCH_HOST) if broken else SETTINGS
+        return ContainerProcess(name, settings, nursery=self._living_nursery())
 
 
 class Deaf(ContainerProcess):

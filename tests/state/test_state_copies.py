@@ -176,7 +176,7 @@ def test_a_backup_goes_on_where_its_owner_was(
                 assert bits(read_copy(feed.operator, backup, keys)) == bits(owner.read(epoch, keys))
             owner.release(epoch)
         active = feed.operator.new_slice()
-        active.activate(backup)
+        active.activate([backup])
         assert active.epoch == have
         for epoch in range(have + 1, len(history) + 1):
             active.apply(epoch, log[epoch - 1])

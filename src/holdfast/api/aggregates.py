@@ -67,3 +67,8 @@ def last(column: str | Column, ignore_nulls: bool = False) -> Aggregate:
 def approx_distinct(column: str | Column, rsd: float = 0.05) -> Aggregate:
     """About how many distinct values there are, by a HyperLogLog sketch with this relative standard deviation."""
     return Aggregate("approx_distinct", column, (("rsd", rsd),))
+
+
+def count_distinct(column: str | Column) -> Aggregate:
+    """How many distinct values that are not null there are, exactly: every value is kept."""
+    return Aggregate("count_distinct", column)

@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-from pyspark.sql.types import StructType
 
-from holdfast.api.aggregates import Aggregate
+from holdfast.api.keyed import StageStream
 from holdfast.api.options import DEFAULT, Options, Where
-from holdfast.api.stream import AggregatedStream, Stream
+from holdfast.api.stream import Stream
 from holdfast.errors import PlanError
 from holdfast.master.autoscaling import Autoscale
-from holdfast.plan.compile import JobPlan, StageInput, compile_stage, output_schema
-from holdfast.plan.graph import DIFF, Sink, Source, Stage, leaves, refuse_stateful
+from holdfast.operators.build import Spec
+from holdfast.plan.compile import JobPlan, PlannedStage, planned_stage
+from holdfast.plan.drafts import Draft
+from holdfast.plan.explain import as_svg, as_text
+from holdfast.plan.graph import DIFF, Node, Output, Sink, Source, Stage, leaves, refuse_stateful
+from holdfast.plan.stage import StagePlan
 from holdfast.recovery.policies import Recovery
 from holdfast.safety.policies import Safety
 from holdfast.spark.fleet import Silence
 from holdfast.spark.source import HoldfastDataSource
+from holdfast.state.slice import MAIN
 
 if TYPE_CHECKING:
     from holdfast.api.run import Run
+
+_NAME = re.compile(r"[\w.-]+")
 
 
 class Job:
@@ -42,9 +51,9 @@ class Job:
         self.spark = spark
         self.store = store
         self._sources: list[Source] = []
-        self._inputs: list[StageInput] = []
+        self._stages: list[PlannedStage] = []
         self._sinks: list[Sink] = []
-        self._schemas: dict[str, StructType] = {}
+        self._expected_slices = 128
         spark.dataSource.register(HoldfastDataSource)
 
     def read(self, df: DataFrame, name: str | None = None) -> Stream:
@@ -112,32 +121,64 @@ class Job:
         )
         return start(self, self.plan(), options)
 
+    def explain(self, picture: str | None = None) -> None:
+        """Print the plan: levels, stages, what they read and put out. ``picture`` is an SVG file to draw it to."""
+        plan = self.plan()
+        print(as_text(self.name, plan))
+        if picture is not None:
+            Path(picture).write_text(as_svg(self.name, plan))
+
     def plan(self) -> JobPlan:
-        if not self._inputs:
+        if not self._stages:
             raise PlanError(
                 f"Job '{self.name}' keeps no state.",
                 todo="Use key_by(...).agg(...), or plain Spark (df.writeStream) for a stateless query.",
             )
-        used = {leaf for item in self._inputs for leaf in leaves(item.node.parent)}
+        used = {leaf for stage in self._stages for item in stage.inputs for leaf in leaves(item.node)}
         used |= {leaf for sink in self._sinks for leaf in leaves(sink.node)}
         for source in self._sources:
             if source not in used:
                 raise PlanError(f"Nothing uses the source '{source.name}'.", todo="Use it, or do not read it.")
-        return JobPlan(self.spark, tuple(self._inputs), tuple(self._sinks), dict(self._schemas))
+        return JobPlan(self.spark, tuple(self._stages), tuple(self._sinks))
+
+    def _draft(self, name: str | None, rows: Sequence[tuple[Node, DataFrame, tuple[str | Column, ...]]]) -> Draft:
+        chosen = name or f"stage{len(self._stages) + 1}"
+        if any(stage.plan.name == chosen for stage in self._stages):
+            raise PlanError(f"Two stages are named '{chosen}'.", todo="Give each its own name: key_by(..., name=...).")
+        if not _NAME.fullmatch(chosen):
+            raise PlanError(f"'{chosen}' cannot be a stage's name.", todo="Use letters, digits, _, - and dots.")
+        return Draft.of(chosen, rows, ansi=str(self.spark.conf.get("spark.sql.ansi.enabled")).lower() == "true")
 
     def _add_stage(
-        self, stream: Stream, keys: tuple[str | Column, ...], aggregates: Mapping[str, Aggregate]
-    ) -> AggregatedStream:
-        below = [leaf for leaf in leaves(stream._node) if isinstance(leaf, Stage)]
-        level = 1 + max((self._level(stage) for stage in below), default=0)
-        node = Stage(f"stage{len(self._inputs) + 1}", stream._node, keys, aggregates)
-        number = sum(1 for item in self._inputs if item.plan.level == level)
-        item = compile_stage(self.spark, node, stream._frame, level, number)
-        schema = output_schema(item)
-        self._inputs.append(item)
-        self._schemas[node.name] = schema
-        frame = self.spark.createDataFrame([], schema).withColumn(DIFF, F.lit(1).cast("tinyint"))
-        return AggregatedStream(self, node, frame)
+        self,
+        draft: Draft,
+        spec: Spec,
+        label: str,
+        *,
+        updating: bool,
+        complete: bool = False,
+        windowed: bool = False,
+    ) -> StageStream:
+        plans: dict[Stage, StagePlan] = {stage.node: stage.plan for stage in self._stages}
+        taken = Counter(item.place.level for stage in self._stages for item in stage.inputs)
+        node, plan, inputs = draft.finish(spec, plans, taken)
+        planned = planned_stage(node, plan, inputs, label, tuple(draft.ports))
+        self._stages.append(planned)
+        output = Output(node, MAIN, updating)
+        return StageStream(self, output, self._frame_of(output, planned), windowed=windowed, complete=complete)
+
+    def _output(self, stage: Stage, port: str) -> Stream:
+        planned = next(one for one in self._stages if one.node is stage)
+        if port not in planned.outputs:
+            known = ", ".join(f"'{name}'" for name in planned.outputs if name) or "none"
+            raise PlanError(f"Stage '{stage.name}' has no output '{port}'.", todo=f"Its further outputs: {known}.")
+        output = Output(stage, port, updating=False)
+        return Stream(self, output, self._frame_of(output, planned))
+
+    def _frame_of(self, output: Output, planned: PlannedStage) -> DataFrame:
+        """No rows, but the columns that steps and stages will see."""
+        frame = self.spark.createDataFrame([], planned.outputs[output.port])
+        return frame.withColumn(DIFF, F.lit(1).cast("tinyint")) if output.updating else frame
 
     def _add_sink(self, sink: Sink) -> None:
         # A sink keeps its number of epochs by its name, so a name must not depend on what else the job writes.
@@ -146,9 +187,6 @@ class Job:
         if any(other.name == named.name for other in self._sinks):
             raise PlanError(f"Two sinks are named '{named.name}'.", todo="Give each its own name.")
         self._sinks.append(named)
-
-    def _level(self, stage: Stage) -> int:
-        return next(item.plan.level for item in self._inputs if item.node is stage)
 
 
 def _share_python(spark: SparkSession) -> None:

@@ -15,9 +15,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from holdfast.api.keyed import StageStream
 from holdfast.api.state import State
 from holdfast.api.status import Status, status_of
-from holdfast.api.stream import AggregatedStream
 from holdfast.errors import ContainerError, HoldfastError, PlanError, StoreError
 from holdfast.log.ledger import Ledger
 from holdfast.log.records import JobFile
@@ -186,9 +186,9 @@ class Run:
 
     # --- look and read ------------------------------------------------------------------------------------
 
-    def state(self, stream: AggregatedStream) -> State:
+    def state(self, stream: StageStream) -> State:
         """The live state behind a stage's stream, as of a committed epoch."""
-        if not isinstance(stream, AggregatedStream) or stream._job is not self.job:
+        if not isinstance(stream, StageStream) or stream._job is not self.job:
             raise HoldfastError(
                 "run.state takes a stream of this job that keeps state.", todo="Pass what agg(...) returned."
             )
@@ -276,10 +276,10 @@ class Run:
     def _describe(self, header: dict[str, Any]) -> dict[str, Any]:
         """What a data source must know of a stage to read it."""
         name = header["stage"]
-        if name not in self._plan.schemas:
+        if name not in [stage.name for stage in self._plan.stages]:
             raise StoreError(
                 f"Job '{self.job.name}' has no stage '{name}'.",
-                todo=f"Its stages are: {', '.join(self._plan.schemas)}.",
+                todo=f"Its stages are: {', '.join(stage.name for stage in self._plan.stages)}.",
             )
         epoch = self._shell.machine.committed
         if header["lease"]:
@@ -287,7 +287,7 @@ class Run:
         return {
             "job": self._file.job_id,
             "incarnation": self._shell.incarnation,
-            "schema": self._plan.schemas[name].json(),
+            "schema": self._plan.stage(name).state.json(),
             "epoch": epoch,
             "groups": groups_to_wire(self._shell.groups()),
         }

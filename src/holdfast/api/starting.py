@@ -29,6 +29,7 @@ from holdfast.spark.hadoop import hadoop_creator
 from holdfast.spark.launcher import ChildLauncher, ContainerSettings, Launcher
 from holdfast.spark.shell import Shell
 from holdfast.spark.sinks import FileSink, Sink, for_each_batch, open_sink
+from holdfast.spark.timekeeping import Timekeeper
 
 if TYPE_CHECKING:
     from holdfast.api.job import Job
@@ -160,7 +161,8 @@ def _begin(run: Run, incarnation: int, options: Options) -> None:
         found = ledger.get_prepare(committed + 1, level)
         if found is None:
             break
-        prepared.append(ev.Prepared(level, found.fence, ev.Batch(found.query_id, found.batch_id, found.offsets)))
+        batch = ev.Batch(found.query_id, found.batch_id, found.offsets, found.tick)
+        prepared.append(ev.Prepared(level, found.fence, batch))
     last = ledger.get_prepare(committed, 1) if committed else None
     if committed and last is None:
         raise CorruptionError(
@@ -182,14 +184,14 @@ def _begin(run: Run, incarnation: int, options: Options) -> None:
             safety=terms_of(options.safety),
             from_copies=isinstance(options.recovery, Chained),
             committed=committed,
-            committed_batch=ev.Batch(commit.query_id, commit.batch_id, commit.offsets) if commit else None,
+            committed_batch=ev.Batch(commit.query_id, commit.batch_id, commit.offsets, commit.tick) if commit else None,
             prepared=tuple(prepared),
             routing=ev.Routing(routing.version, tuple(routing.owners)) if routing else None,
             checkpoint=manifests[-1].epoch if manifests else 0,
         ),
         run._jobs,
         counters,
-        last.clock if last else 0,
+        _timekeeper(run, committed),
         options.copy_bandwidth,
     )
     if not committed and not prepared:
@@ -206,6 +208,17 @@ def _begin(run: Run, incarnation: int, options: Options) -> None:
         if shell.restore_failure is not None:
             raise shell.restore_failure
         run._start_query()
+
+
+def _timekeeper(run: Run, committed: int) -> Timekeeper:
+    """Time as the last committed epoch left it, and as far as the next one has been prepared."""
+    keeper = Timekeeper(run._plan.stages)
+    for epoch in (committed, committed + 1):
+        for level in range(1, run._plan.levels + 1):
+            prepare = run._ledger.get_prepare(epoch, level) if epoch else None
+            if prepare is not None:
+                keeper.take(prepare)
+    return keeper
 
 
 def _check_sinks(sinks: Mapping[str, Sink], counters: Mapping[str, int], prepared: bool) -> None:

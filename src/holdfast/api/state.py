@@ -36,7 +36,7 @@ class State:
 
     def to_arrow(self) -> pa.Table:
         """All rows, as a table whose schema metadata has the epoch under ``holdfast.epoch``."""
-        schema = self._plan.build().output_schema
+        schema = self._plan.build().state_schema
 
         def read(epoch: int) -> pa.Table:
             scan = self._scan(epoch)
@@ -102,7 +102,7 @@ class State:
         )
 
     def _scan(self, epoch: int) -> Scan:
-        return self._run._jobs.scan(self._stage, self._plan.level, epoch, "read")
+        return self._run._jobs.scan(self._stage, epoch, "read")
 
     def _as_of_one_epoch(self, read: Callable[[int], T]) -> T:
         """Pin the newest committed epoch, read it, and if it has gone meanwhile begin again with a newer one."""

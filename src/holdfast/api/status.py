@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from holdfast.master.autoscaling import Advice
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from holdfast.spark.shell import Shell
 
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SHOWN = 8
 """So many of the last events are in a printed status."""
 
@@ -39,7 +41,22 @@ class ContainerStatus:
 class StageStatus:
     name: str
     keys: int
+    """Rows of its state: keys, or keys and windows."""
     bytes: int
+    watermark: datetime | None = None
+    """How far event time has come, in UTC; None without event time, or before the first row of every source."""
+    waits_for: str | None = None
+    """The source or stage whose event time holds the watermark back."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Rows since the run began that were late, without a time, doubled and the like."""
+
+    def __str__(self) -> str:
+        text = f"{self.name}: {self.keys:,} keys, {self.bytes / 1e6:,.1f} MB"
+        if self.watermark is not None:
+            text += f", watermark {self.watermark:%Y-%m-%d %H:%M:%S}"
+        if self.waits_for is not None:
+            text += f" (held back by {self.waits_for})"
+        return "".join([text, *(f", {rows:,} {what}" for what, rows in sorted(self.counts.items()))])
 
 
 @dataclass(frozen=True)
@@ -78,12 +95,16 @@ class Status:
             for one in self.containers
             if one.alive
         ]
-        lines += [f"  {stage.name}: {stage.keys:,} keys, {stage.bytes / 1e6:,.1f} MB" for stage in self.stages]
+        lines += [f"  {stage}" for stage in self.stages]
         if self.scaling is not None:
             lines.append(f"  scaling: {self.scaling.reason}")
         news = [event for event in self.events if event.kind not in ROUTINE]
         lines += [f"  {event}" for event in news[-SHOWN:]]
         return "\n".join(lines)
+
+
+def _moment(micros: int | None) -> datetime | None:
+    return None if micros is None else EPOCH + timedelta(microseconds=micros)
 
 
 def status_of(
@@ -117,6 +138,9 @@ def status_of(
             stage.name,
             sum(answer["stages"][stage.name]["rows"] for answer in answers.values()),
             sum(answer["stages"][stage.name]["bytes"] for answer in answers.values()),
+            _moment(shell.time.watermarks.get(stage.name)),
+            shell.time.holding_back(stage),
+            dict(shell.counts.get(stage.name, {})),
         )
         for stage in plan.stages
     )

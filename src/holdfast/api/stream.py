@@ -6,29 +6,37 @@ that a misspelt column is an error on the line that has it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.types import StructType
 
-from holdfast.api.aggregates import Aggregate
 from holdfast.errors import PlanError
 from holdfast.plan.compile import unknown_column
-from holdfast.plan.graph import DIFF, Node, Sink, Source, Stage, Step, Union, leaves
+from holdfast.plan.graph import DIFF, Node, Sink, Step, Union, outputs, union_of, updating
 
 if TYPE_CHECKING:
     from holdfast.api.job import Job
+    from holdfast.api.keyed import KeyedStream, StageStream
+
+WINDOW = ("window_start", "window_end")
+Order = str | Column | tuple[str | Column, str]
 
 
 class Stream:
     """Rows on their way. Made by ``job.read`` and by the verbs below; never changed."""
 
-    def __init__(self, job: Job, node: Node, frame: DataFrame) -> None:
+    def __init__(
+        self, job: Job, node: Node, frame: DataFrame, *, windowed: bool = False, complete: bool = False
+    ) -> None:
         self._job = job
         self._node = node
         self._frame = frame  # for its schema alone, and, over sources, what Spark will run
+        self._windowed = windowed  # all rows of a window come in one epoch
+        self._complete = complete  # the stage can give all rows there are, not only those that changed
 
     @property
     def schema(self) -> StructType:
@@ -56,22 +64,53 @@ class Stream:
     def union(self, other: Stream) -> Stream:
         if other._job is not self._job:
             raise PlanError("Streams of two jobs cannot be one stream.", todo="Read both sources in the same job.")
-        mine, theirs = (any(isinstance(leaf, Stage) for leaf in leaves(node)) for node in (self._node, other._node))
-        if mine != theirs:
+        if bool(outputs(self._node)) != bool(outputs(other._node)):
             raise PlanError(
-                "A source's rows and a stage's changing rows cannot be one stream: the second can be withdrawn.",
-                todo="Union sources before key_by, or the outputs of stages after agg.",
+                "A source's rows and a stage's rows come at unlike moments of an epoch and cannot be one stream.",
+                todo="Union sources before key_by, or the outputs of stages after it; a join may have one of each.",
             )
+        hidden = (DIFF,) if DIFF in (*self._frame.columns, *other._frame.columns) else ()
         try:
-            frame = self._frame.union(other._frame)
+            frame = union_of(self._frame, other._frame, hidden)
         except AnalysisException as error:
             raise PlanError(f"These streams do not fit together: {str(error).splitlines()[0]}") from None
         return Stream(self._job, Union(self._node, other._node), frame)
 
-    def key_by(self, *keys: str | Column) -> KeyedStream:
+    def key_by(self, *keys: str | Column, name: str | None = None) -> KeyedStream:
+        """Bring rows together by key, for one of the verbs that keep state. ``name`` is the stage's: with one, it may
+        be moved within the graph and still finds its state.
+        """
+        from holdfast.api.keyed import KeyedStream
+
         if not keys:
             raise PlanError("key_by needs at least one column.")
-        return KeyedStream(self, keys)
+        return KeyedStream(self, keys, name)
+
+    def top_k(
+        self,
+        k: int,
+        by: Order | Sequence[Order],
+        *,
+        per: str | Column | Sequence[str | Column] | None = None,
+        ties: str = "cut",
+        rank: str = "rank",
+        name: str | None = None,
+    ) -> StageStream:
+        """The ``k`` best rows, largest first, with their ``rank``: of each window where the rows are a window's
+        results, of each group where ``per`` names columns, else of all.
+
+        ``by="clicks"`` or ``by=[("price", "desc"), ("at", "asc")]``. Rows that are equal in that are ordered by their
+        other columns; ``ties="all"`` keeps all that are equal to the last one. When a group changes, the whole of it
+        is put out.
+        """
+        windowed = all(column in self.columns for column in WINDOW) and self._windowed
+        if per is None:
+            keys: tuple[str | Column, ...] = WINDOW if windowed else (F.lit(0).alias("all"),)
+        else:
+            keys = (per,) if isinstance(per, str | Column) else tuple(per)
+        final = windowed and all(column in keys for column in WINDOW) and not updating(self._node)
+        hidden = per is None and not windowed
+        return self.key_by(*keys, name=name)._top_k(k, by, ties, rank, final=final, hidden=hidden)
 
     def write(
         self,
@@ -85,16 +124,20 @@ class Stream:
     ) -> Stream:
         """Send this stream to one of Spark's formats, once per epoch.
 
-        ``mode="update"`` sends the rows that changed in the epoch, ``"complete"`` all of them.
+        ``mode="update"`` sends the rows that are new or changed in the epoch, ``"complete"`` all that there are, where
+        the stage holds them (running aggregates, ``top_k``). ``"append"`` is for rows that never change.
         """
-        over_stage = any(isinstance(leaf, Stage) for leaf in leaves(self._node))
-        if mode == "append" and over_stage:
+        if mode not in ("update", "append", "complete"):
+            raise PlanError(f"There is no output mode '{mode}'.", todo="Use 'update', 'append' or 'complete'.")
+        if mode == "append" and updating(self._node):
             raise PlanError(
-                "A running aggregate changes rows it has put out before, so it cannot be appended.",
-                todo="Use mode='update' or mode='complete'.",
+                "This stream changes rows it has put out before, so it cannot be appended.",
+                todo="Use mode='update' or mode='complete', or windows that put out a result when they close.",
             )
-        if mode == "complete" and not over_stage:
-            raise PlanError("Only a stage's rows can be written in 'complete' mode.", todo="Leave mode as it is.")
+        if mode == "complete" and not self._complete:
+            raise PlanError(
+                "Only rows that a stage still holds can be written in 'complete' mode.", todo="Leave mode as it is."
+            )
         given = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in options.items()}
         if path is not None:
             given["path"] = path
@@ -115,35 +158,7 @@ class Stream:
             frame = run(self._frame, hidden)
         except AnalysisException as error:
             raise unknown_column(error, self._frame, f"'{label}' step") from None
-        if all(isinstance(leaf, Source) for leaf in leaves(self._node)) and not frame.isStreaming:
+        if not outputs(self._node) and not frame.isStreaming:
             raise PlanError(f"The step '{label}' returned a DataFrame that is not a stream any more.")
-        return Stream(self._job, Step(self._node, label, run), frame)
-
-
-class KeyedStream:
-    """A stream with its rows brought together by key."""
-
-    def __init__(self, stream: Stream, keys: tuple[str | Column, ...]) -> None:
-        self._stream = stream
-        self._keys = keys
-
-    def agg(self, **aggregates: Aggregate) -> AggregatedStream:
-        """Keep running aggregates for every key, under the names given: ``agg(n=hf.count(), total=hf.sum("v"))``."""
-        if not aggregates:
-            raise PlanError("agg needs at least one aggregate.", todo="For example agg(n=hf.count()).")
-        for name, aggregate in aggregates.items():
-            if not isinstance(aggregate, Aggregate):
-                raise PlanError(
-                    f"'{name}' is not an aggregate but a {type(aggregate).__name__}.",
-                    todo="Use hf.sum(...) and its like.",
-                )
-        return self._stream._job._add_stage(self._stream, self._keys, aggregates)
-
-
-class AggregatedStream(Stream):
-    """The rows of a stage: one per key, as of the last epoch. ``run.state`` can read it."""
-
-    @property
-    def name(self) -> str:
-        assert isinstance(self._node, Stage)
-        return self._node.name
+        step = Step(self._node, label, run)
+        return Stream(self._job, step, frame, windowed=self._windowed, complete=self._complete)

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from holdfast.container.gentle import step_back
+from holdfast.container.slices import table_name
 from holdfast.errors import CorruptionError, EpochGone
-from holdfast.operators.aggregate import AggregateOperator
+from holdfast.operators.build import Operator
 from holdfast.state import copies
 from holdfast.state.slice import read_copy
 
@@ -46,7 +47,7 @@ class Incoming:
     touched: float = field(default_factory=time.monotonic)
 
     def continues(self, base: int | None) -> bool:
-        """Every stage is whole in itself, or goes on from the version we have."""
+        """Every table is whole in itself, or goes on from the version we have."""
         return all(parts[0][0].full or parts[0][0].base == base for parts in self.parts.values())
 
     @property
@@ -71,9 +72,13 @@ class Backup:
 class Backups:
     """All backups of one job on this container."""
 
-    def __init__(self, operators: Mapping[str, AggregateOperator], merge_every: int = MERGE_EVERY) -> None:
+    def __init__(self, operators: Mapping[str, Operator], merge_every: int = MERGE_EVERY) -> None:
         self._operators = operators
-        self._schemas = {stage: copies.schema(operator.layout) for stage, operator in operators.items()}
+        self._layouts = {
+            table_name(stage, at): layout
+            for stage, operator in operators.items()
+            for at, layout in enumerate(operator.layouts)
+        }
         self._merge_every = merge_every
         self._lock = threading.Condition()  # for what is held and what is on its way; never while tables are merged
         self._held: dict[int, Backup] = {}
@@ -84,11 +89,11 @@ class Backups:
 
     # --- what comes in ------------------------------------------------------------------------------------
 
-    def receive(self, copy: str, stage: str, number: int, header: copies.Header, part: pa.RecordBatch) -> bool:
+    def receive(self, copy: str, table: str, number: int, header: copies.Header, part: pa.RecordBatch) -> bool:
         """One part of one slice. False if it does not go on from what is here: the sender sees that by ``versions``."""
-        if not part.schema.equals(self._schemas[stage]):
+        if not part.schema.equals(copies.schema(self._layouts[table])):
             raise CorruptionError(
-                f"A copy of slice {number} of '{stage}' has other columns than that stage.",
+                f"A copy of slice {number} of '{table}' has other columns than that table.",
                 safe="The backup is as it was.",
                 todo="Start all containers with the same version of Holdfast.",
             )
@@ -96,18 +101,18 @@ class Backups:
             incoming = self._current(copy, number, header)
             if incoming is None:
                 return False
-            if not self._add(incoming, stage, number, header, part):
+            if not self._add(incoming, table, number, header, part):
                 del self._incoming[number]
                 return False
             return True
 
-    def end(self, copy: str, stage: str) -> None:
+    def end(self, copy: str, table: str) -> None:
         """A stream is over, well or not: what it left incomplete will not be completed."""
         with self._lock:
             torn = [
                 number
                 for number, incoming in self._incoming.items()
-                if incoming.copy == copy and stage in incoming.parts and stage not in incoming.complete
+                if incoming.copy == copy and table in incoming.parts and table not in incoming.complete
             ]
             self._discard(torn)
 
@@ -124,18 +129,18 @@ class Backups:
         fresh = self._incoming[number] = Incoming(copy, header.epoch)
         return fresh
 
-    def _add(self, incoming: Incoming, stage: str, number: int, header: copies.Header, part: pa.RecordBatch) -> bool:
+    def _add(self, incoming: Incoming, table: str, number: int, header: copies.Header, part: pa.RecordBatch) -> bool:
         backup = self._held.get(number)
         version = None if backup is None else backup.version
-        parts = incoming.parts.setdefault(stage, [])
+        parts = incoming.parts.setdefault(table, [])
         follows = header.continues(parts[-1][0]) if parts else header.start == 0 and header.epoch == incoming.epoch
         parts.append((header, part))
         if not follows or not incoming.continues(version) or (version is not None and version >= header.epoch):
             return False
         incoming.touched = time.monotonic()
         if header.last:
-            incoming.complete.add(stage)
-            if len(incoming.complete) == len(self._operators):
+            incoming.complete.add(table)
+            if len(incoming.complete) == len(self._layouts):
                 self._seal(number, incoming)
         return True
 
@@ -143,7 +148,7 @@ class Backups:
         del self._incoming[number]
         backup = self._held.get(number)
         if backup is None:
-            loaders = {stage: copies.Loader(operator.layout) for stage, operator in self._operators.items()}
+            loaders = {table: copies.Loader(layout) for table, layout in self._layouts.items()}
             backup = self._held[number] = Backup(incoming.epoch, loaders)
         if incoming.full:
             backup.sealed.clear()
@@ -226,9 +231,9 @@ class Backups:
             version = backup.version
         try:
             for copy in waiting:
-                for stage, parts in copy.items():
+                for table, parts in copy.items():
                     for header, part in parts:
-                        backup.loaders[stage].add(part, header)
+                        backup.loaders[table].add(part, header)
         except BaseException:
             with self._lock:  # half merged it is of no epoch: better none than that
                 if self._held.get(number) is backup:

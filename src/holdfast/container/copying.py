@@ -26,6 +26,7 @@ from holdfast.container import wire
 from holdfast.container.client import Address, Client, Unreachable
 from holdfast.container.gentle import step_back
 from holdfast.container.hosting import HostedJob
+from holdfast.container.slices import table_name
 from holdfast.errors import EpochGone
 from holdfast.state import copies
 
@@ -111,28 +112,28 @@ class Walk:
         self.job, self.pin, self.epoch = job, pin, epoch
         self._peers = peers
         self._lock = threading.Lock()
-        self._shared: OrderedDict[tuple[str, int, int, int], tuple[pa.RecordBatch, int]] = OrderedDict()
+        self._shared: OrderedDict[tuple[str, int, int, int, int], tuple[pa.RecordBatch, int]] = OrderedDict()
         self._nbytes = 0
 
     def parts(self, number: int, base: int) -> Iterator[tuple[str, copies.Header, pa.RecordBatch]]:
-        """All parts of a slice, stage by stage. Raises ``EpochGone`` where slice or epoch are not here any more."""
-        for stage in self.job.stages:
+        """All parts of a slice, table by table. Raises ``EpochGone`` where slice or epoch are not here any more."""
+        for stage, table in self.job.tables:
             start = 0
             while True:
-                part = self._part(stage, number, base, start)
+                part = self._part(stage, table, number, base, start)
                 header = copies.header_of(part)
-                yield stage, header, part
+                yield table_name(stage, table), header, part
                 if header.last:
                     break
                 start = header.stop
 
-    def _part(self, stage: str, number: int, base: int, start: int) -> pa.RecordBatch:
-        key = (stage, number, base, start)
+    def _part(self, stage: str, table: int, number: int, base: int, start: int) -> pa.RecordBatch:
+        key = (stage, table, number, base, start)
         with self._lock:
             found = self._shared.pop(key, None)
             if found is None:
                 self.job.reading.renew(self.pin)
-                part, takers = self.job.reading.part(stage, number, base, self.epoch, start), self._peers[number]
+                part, takers = self.job.reading.part(stage, table, number, base, self.epoch, start), self._peers[number]
             else:
                 part, takers = found
                 self._nbytes -= part.nbytes
@@ -200,20 +201,20 @@ class Sender(threading.Thread):
             if base >= self._walk.epoch:
                 continue  # it has this version, or a newer one
             with suppress(EpochGone):  # the slice has moved on, or the pin cost too much: the others may still be here
-                for stage, header, part in self._walk.parts(number, max(base, 0)):
+                for table, header, part in self._walk.parts(number, max(base, 0)):
                     self._bucket.take(part.nbytes, self._get_on)
-                    stream = self._stream(client, stage, part.schema)
+                    stream = self._stream(client, table, part.schema)
                     stream.write_with_metadata(part, wire.pack({"slice": number, "copy": asdict(header)}))
                     self._get_on()
                     faults.place("container", "mid-copy", self._walk.epoch)
                     self.nbytes += part.nbytes
                     self.rows += part.num_rows
 
-    def _stream(self, client: Client, stage: str, schema: pa.Schema) -> flight.FlightStreamWriter:
-        if stage not in self._streams:
-            header = {**self._header, "kind": "copy", "copy": self._walk.pin, "stage": stage, "epoch": self._walk.epoch}
-            self._streams[stage] = client.push(header, schema.remove_metadata(), STREAM_SECONDS)
-        return self._streams[stage]
+    def _stream(self, client: Client, table: str, schema: pa.Schema) -> flight.FlightStreamWriter:
+        if table not in self._streams:
+            header = {**self._header, "kind": "copy", "copy": self._walk.pin, "table": table, "epoch": self._walk.epoch}
+            self._streams[table] = client.push(header, schema.remove_metadata(), STREAM_SECONDS)
+        return self._streams[table]
 
     def _close_streams(self) -> None:
         """All of them, whatever one says; the first error is the one that counts."""

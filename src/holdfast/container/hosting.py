@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -20,15 +21,14 @@ from holdfast.container.backups import Backups
 from holdfast.container.loads import Loads
 from holdfast.container.logreader import LogReader
 from holdfast.container.reading import Reading
-from holdfast.container.reviving import Revived
-from holdfast.container.slices import HeldSlice, HostedStage
+from holdfast.container.reviving import Revived, demoted
+from holdfast.container.slices import HeldSlice, HostedStage, Inputs
 from holdfast.container.staging import Staging
 from holdfast.container.threads import ThreadTable
 from holdfast.errors import EpochGone, FencedError
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import Pack, PackWriter
 from holdfast.log.records import Prepare
-from holdfast.operators.aggregate import Rows
 from holdfast.plan.stage import StagePlan
 
 
@@ -53,6 +53,7 @@ class HostedJob:
         self.log = LogReader(ledger, staging, slices)
         self.reading = Reading(self.stages)
         self.backups = Backups({name: stage.operator for name, stage in self.stages.items()})
+        self.tables = [(name, at) for name, stage in self.stages.items() for at in range(len(stage.operator.layouts))]
         self.loads = Loads()
         self._threads = threads
         self._incarnation = 0
@@ -85,22 +86,27 @@ class HostedJob:
             for group in self.log.affordable(prepare, todo):
                 rows = self.log.rows_of(stage, prepare, group)
 
-                def run(number: int, stage: HostedStage = stage, rows: dict[int, list[Rows]] = rows) -> None:
+                def run(number: int, stage: HostedStage = stage, rows: dict[int, Inputs] = rows) -> None:
                     held = stage.held(number)
                     parts = rows.get(number)
                     with held.lock:
                         started = time.perf_counter()
-                        held.state.apply(epoch, stage.operator.concat(parts) if parts else None)
+                        stage.advance(held.state, prepare, parts)
                         seconds = time.perf_counter() - started
-                    self.loads.note(number, sum(map(len, parts or ())), seconds)
+                    self.loads.note(number, sum(len(part) for port in parts or () for part in port), seconds)
 
                 self.each(group[: len(group) // 2], run)
                 faults.place("container", "mid-apply", epoch)
                 self.each(group[len(group) // 2 :], run)
             states = [held.state for held in list(stage.slices.values())]
+            counts: Counter[str] = Counter()
+            for number in todo:
+                counts.update(stage.held(number).state.counts)
             sizes[stage.plan.name] = {
                 "changed": sum(state.changed for state in states),
                 "rows": sum(state.rows for state in states),
+                "counts": dict(counts),
+                "due": min((state.due for state in states if state.due is not None), default=None),
             }
         if prepare.level == self.levels:
             self.staging.drop_through(epoch)
@@ -188,7 +194,7 @@ class HostedJob:
                     safe="It is as it was.",
                     todo="Ask the master again.",
                 )
-            self.backups.put(number, epoch, {name: one.state.demote() for name, one in held.items()})
+            self.backups.put(number, epoch, demoted({name: one.state for name, one in held.items()}))
             self.forget([number])
 
     def forget(self, slices: Iterable[int]) -> None:
@@ -213,7 +219,8 @@ class HostedJob:
             for held in list(stage.slices.values()):
                 with held.lock:
                     epoch = held.state.epoch
-                    held.state.load([held.state.delta(0, epoch)] if epoch else [], epoch)
+                    tables = range(len(stage.operator.layouts))
+                    held.state.load([held.state.delta(0, epoch, table=at) for at in tables] if epoch else [], epoch)
 
     # --- checkpoint ---------------------------------------------------------------------------------------
 

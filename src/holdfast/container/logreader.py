@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from holdfast.container.slices import HostedStage
+from holdfast.container.slices import HostedStage, Inputs
 from holdfast.container.staging import Staging
 from holdfast.errors import CorruptionError, StoreError
 from holdfast.log.ledger import Ledger
 from holdfast.log.records import Prepare, SegmentRef
 from holdfast.log.segment import Chunk, Segment
-from holdfast.operators.aggregate import Rows
+from holdfast.plan.stage import InputPlan
 
 APPLY_BYTES = 256 << 20
 
@@ -43,18 +43,20 @@ class LogReader:
         size = max(1, len(slices) * APPLY_BYTES // max(whole, APPLY_BYTES))
         return (slices[at : at + size] for at in range(0, len(slices), size))
 
-    def rows_of(self, stage: HostedStage, prepare: Prepare, slices: Sequence[int]) -> dict[int, list[Rows]]:
+    def rows_of(self, stage: HostedStage, prepare: Prepare, slices: Sequence[int]) -> dict[int, Inputs]:
         """The epoch's rows of each wanted slice, in the order that ``prepare`` fixed: (partition, position)."""
         wanted = np.zeros(self._slices, dtype=bool)
         wanted[list(slices)] = True
-        found: dict[int, list[Rows]] = {}
+        found: dict[int, Inputs] = {}
         if not slices:
             return found
-        for ref in prepare.segments:
-            try:
-                self._take_rows(stage, prepare, ref, wanted, found)
-            except CorruptionError as error:
-                raise _lost_segment(prepare, ref, error) from error
+        for port, place in enumerate(stage.plan.inputs):
+            of = prepare if place.level == prepare.level else self.prepare(prepare.fence.epoch, place.level)
+            for ref in of.segments:
+                try:
+                    self._take_rows(stage, port, place, of, ref, wanted, found)
+                except CorruptionError as error:
+                    raise _lost_segment(of, ref, error) from error
         return found
 
     def scrub(self, first: int, last: int, levels: int) -> int:
@@ -72,18 +74,23 @@ class LogReader:
     def _take_rows(
         self,
         stage: HostedStage,
+        port: int,
+        place: InputPlan,
         prepare: Prepare,
         ref: SegmentRef,
         wanted: np.ndarray,
-        found: dict[int, list[Rows]],
+        found: dict[int, Inputs],
     ) -> None:
-        partial = stage.plan.input in ref.partial
-        for chunk in self._chunks(prepare, ref, stage.plan.input, wanted):
-            rows = stage.operator.decode(chunk.rows, partial=partial)
+        partial = place.number in ref.partial
+        for chunk in self._chunks(prepare, ref, place.number, wanted):
+            rows = stage.operator.decode(chunk.rows, port=port, partial=partial)
             bounds = chunk.bounds.tolist()
             for at, number in enumerate(chunk.slices.tolist()):
                 if wanted[number]:
-                    found.setdefault(number, []).append(rows.slice(bounds[at], bounds[at + 1]))
+                    inputs = found.get(number)
+                    if inputs is None:
+                        inputs = found[number] = [[] for _ in stage.plan.inputs]
+                    inputs[port].append(rows.slice(bounds[at], bounds[at + 1]))
 
     def _chunks(self, prepare: Prepare, ref: SegmentRef, input: int, wanted: np.ndarray) -> Iterator[Chunk]:
         staged = self.staging.take((ref.name, input), wanted)

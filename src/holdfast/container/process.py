@@ -3,6 +3,8 @@
 The parent writes the settings, with the token, as one JSON line to standard input, and keeps that pipe open. When it
 closes, for whatever reason, also ``kill -9`` of the parent, this process ends at once: no orphan, no polling, and
 nothing secret on a command line or in a file. The port goes back as one JSON line on standard output.
+
+With ``nursery`` on the command line this is a nursery first, and goes on as each of its children.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import os
 import signal
 import sys
 import threading
+from functools import partial
 from typing import NoReturn
 
 from holdfast.container.gentle import LOW, step_back, step_back_together
@@ -41,7 +44,7 @@ def _end_with_thread(parent: int) -> None:
 def _settings() -> dict[str, object]:
     line = bytearray()
     while not line.endswith(b"\n"):
-        part = os.read(0, 1)
+        part = os.read(0, 4096)  # nothing follows it
         if not part:
             os._exit(0)
         line += part
@@ -66,15 +69,21 @@ def _get_ready(gentle: bool) -> None:
 
 
 def main() -> None:
+    forked = sys.argv[1:2] == ["nursery"]
+    if forked:
+        from holdfast.container import nursery
+
+        nursery.tend(partial(_get_ready, gentle="gentle" in sys.argv))
     settings = _settings()
     parent = int(str(settings.get("parent", 0)))
     if parent:
         _end_with_thread(parent)
     threading.Thread(target=_end_with_parent, daemon=True, name="end-with-parent").start()
 
-    getting_ready = threading.Thread(target=_get_ready, args=(bool(settings.get("gentle")),), name="getting-ready")
-    getting_ready.start()
-    getting_ready.join()
+    if not forked:
+        getting_ready = threading.Thread(target=_get_ready, args=(bool(settings.get("gentle")),), name="getting-ready")
+        getting_ready.start()
+        getting_ready.join()
     from holdfast.container.service import ContainerService
 
     service = ContainerService(

@@ -18,7 +18,7 @@ from holdfast.container.slices import Stages
 from holdfast.errors import EpochGone
 from holdfast.log.pack import SliceState as PackedSlice
 from holdfast.state import copies
-from holdfast.state.slice import Mode
+from holdfast.state.slice import MAIN, Mode
 
 LEASE_SECONDS = 60.0
 PINNED_BYTES = 1 << 30
@@ -33,7 +33,7 @@ class Reading:
         self._lock = threading.Lock()
 
     def outputs(
-        self, stage_name: str, slices: Sequence[int], epoch: int, mode: Mode | Literal["read"]
+        self, stage_name: str, slices: Sequence[int], epoch: int, mode: Mode | Literal["read"], port: str = MAIN
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The output rows of each slice, one batch a slice, in slice order."""
         stage = self._stages[stage_name]
@@ -48,8 +48,15 @@ class Reading:
                             f"Slice {number} of '{stage_name}' is at epoch {held.state.epoch}, not {epoch}.",
                             todo="Ask the master again.",
                         )
-                    batch = held.state.outputs(epoch, mode)
+                    batch = held.state.outputs(epoch, mode, port)
             yield number, batch
+
+    def schema(self, stage_name: str, mode: Mode | Literal["read"], port: str) -> pa.Schema:
+        operator = self._stages[stage_name].operator
+        if mode == "read":
+            return operator.state_schema
+        schema = operator.empty(port).schema
+        return schema.append(pa.field("_d", pa.int8())) if mode == "changelog" else schema
 
     def get(self, stage_name: str, number: int, epoch: int, keys: pa.RecordBatch) -> pa.RecordBatch:
         stage = self._stages[stage_name]
@@ -57,20 +64,21 @@ class Reading:
         with held.lock:
             return held.state.read(epoch, stage.operator.decode_keys(keys))
 
-    def part(self, stage_name: str, number: int, base: int, epoch: int, start: int) -> pa.RecordBatch:
-        """One part of the delta (base, epoch] of a slice."""
+    def part(self, stage_name: str, table: int, number: int, base: int, epoch: int, start: int) -> pa.RecordBatch:
+        """One part of the delta (base, epoch] of a table of a slice."""
         held = self._stages[stage_name].held(number)
         with held.lock:
-            return held.state.delta(base, epoch, start, PART_SLOTS)
+            return held.state.delta(base, epoch, start, PART_SLOTS, table)
 
     def packed(self, epoch: int, slices: Sequence[int]) -> Iterator[PackedSlice]:
         """Full copies of slices of all stages as of ``epoch``."""
-        for name in self._stages:
-            for number in slices:
-                parts = [self.part(name, number, 0, epoch, 0)]
-                while not (header := copies.header_of(parts[-1])).last:
-                    parts.append(self.part(name, number, 0, epoch, header.stop))
-                yield PackedSlice(name, number, epoch, copies.whole(parts))
+        for name, stage in self._stages.items():
+            for at, table in enumerate(stage.tables):
+                for number in slices:
+                    parts = [self.part(name, at, number, 0, epoch, 0)]
+                    while not (header := copies.header_of(parts[-1])).last:
+                        parts.append(self.part(name, at, number, 0, epoch, header.stop))
+                    yield PackedSlice(table, number, epoch, copies.whole(parts))
 
     # --- pins ---------------------------------------------------------------------------------------------
 

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from holdfast.container.slices import HeldSlice, HostedStage
+from holdfast.container.slices import HeldSlice, HostedStage, Inputs, table_name
 from holdfast.errors import EpochGone
 from holdfast.log.pack import Pack
 from holdfast.log.records import Prepare
-from holdfast.operators.aggregate import Rows
+from holdfast.state import copies
+from holdfast.state.slice import SliceState
 
 if TYPE_CHECKING:
     from holdfast.container.hosting import HostedJob
@@ -43,10 +44,12 @@ class Revived:
             for name, stage in self._job.stages.items():
                 state = stage.operator.new_slice()
                 if checkpoint:
-                    table = opened[place[number]].slice(name, number).combine_chunks()
-                    (copy,) = table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
-                    state.load([copy], checkpoint)
-                    sizes.append(copy.nbytes)
+                    parts: list[pa.RecordBatch] = []
+                    for table in stage.tables:
+                        packed = opened[place[number]].slice(table, number).combine_chunks()
+                        parts += packed.to_batches() or [pa.RecordBatch.from_pylist([], packed.schema)]
+                    state.load(parts, checkpoint)
+                    sizes.append(sum(part.nbytes for part in parts))
                 self.fresh[name][number] = HeldSlice(state)
             self._versions[number] = checkpoint
 
@@ -79,11 +82,11 @@ class Revived:
             if found is None:
                 raise _nothing_of([number], None)  # dropped between our look and now
             version, loaders = found
-            for name, loader in loaders.items():
-                state = self._job.stages[name].operator.new_slice()
-                state.activate(loader)
-                sizes.append(loader.nbytes)
+            for name, stage in self._job.stages.items():
+                state = stage.operator.new_slice()
+                state.activate([loaders[table] for table in stage.tables])
                 self.fresh[name][number] = HeldSlice(state)
+            sizes.append(sum(loader.nbytes for loader in loaders.values()))
             self._versions[number] = version
 
         self._job.each(slices, load)
@@ -105,15 +108,14 @@ class Revived:
         for stage in self._job.at_level(prepare.level):
             for group in self._job.log.affordable(prepare, slices):
                 rows = self._job.log.rows_of(stage, prepare, group)
-                total += sum(len(part) for parts in rows.values() for part in parts)
+                total += sum(len(part) for inputs in rows.values() for parts in inputs for part in parts)
 
-                def run(number: int, stage: HostedStage = stage, rows: dict[int, list[Rows]] = rows) -> None:
+                def run(number: int, stage: HostedStage = stage, rows: dict[int, Inputs] = rows) -> None:
                     fresh = self.fresh[stage.plan.name].get(number)
                     held = stage.held(number) if fresh is None else fresh
-                    parts = rows.get(number)
                     with held.lock:
                         if held.state.epoch < epoch:
-                            held.state.apply(epoch, stage.operator.concat(parts) if parts else None)
+                            stage.advance(held.state, prepare, rows.get(number))
                         if fresh is not None:
                             held.state.release(epoch - 1)  # the last one may have to be given back
 
@@ -132,7 +134,12 @@ class Revived:
                 for state in states.values():
                     while state.epoch > version:
                         state.undo()
-                self._job.backups.put(number, version, {name: state.demote() for name, state in states.items()})
+                self._job.backups.put(number, version, demoted(states))
+
+
+def demoted(states: Mapping[str, SliceState]) -> dict[str, copies.Loader]:
+    """All tables of a slice, stage by stage, as a backup has them."""
+    return {table_name(name, at): loader for name, state in states.items() for at, loader in enumerate(state.demote())}
 
 
 def _nothing_of(missing: Sequence[int], epoch: int | None) -> EpochGone:

@@ -31,6 +31,7 @@ from holdfast.log.segment import Chunk
 from holdfast.log.store import Store
 from holdfast.plan.stage import StagePlan
 from holdfast.state.copies import Header
+from holdfast.state.slice import MAIN
 
 SCAN_ROWS = 65_536
 Answer = tuple[dict[str, Any], list[bytes]]
@@ -89,8 +90,7 @@ class ContainerService(flight.FlightServerBase):
         with _crossing():
             header, _ = wire.unpack(ticket.ticket)
             job = self._job(header)
-            operator = job.stages[header["stage"]].operator
-            schema = operator.changelog_schema if header["mode"] == "changelog" else operator.output_schema
+            schema = job.reading.schema(header["stage"], header["mode"], header.get("port", MAIN))
         return flight.GeneratorStream(schema, self._scan(job, header))
 
     def do_put(
@@ -125,9 +125,9 @@ class ContainerService(flight.FlightServerBase):
                 job.admit(header["incarnation"])  # a copy can take long enough for its master to be replaced
                 about, _ = wire.unpack(part.app_metadata.to_pybytes())
                 told = Header.from_dict(about["copy"])
-                job.backups.receive(header["copy"], header["stage"], about["slice"], told, part.data)
+                job.backups.receive(header["copy"], header["table"], about["slice"], told, part.data)
         finally:
-            job.backups.end(header["copy"], header["stage"])
+            job.backups.end(header["copy"], header["table"])
 
     # --- actions ------------------------------------------------------------------------------------------
 
@@ -197,7 +197,9 @@ class ContainerService(flight.FlightServerBase):
     def _collect(self, header: dict[str, Any], _: list[memoryview]) -> Answer:
         """A small output in one answer; large ones are scanned."""
         job = self._job(header)
-        outputs = job.reading.outputs(header["stage"], header["slices"], header["epoch"], header["mode"])
+        outputs = job.reading.outputs(
+            header["stage"], header["slices"], header["epoch"], header["mode"], header.get("port", MAIN)
+        )
         batches = [batch for _, batch in outputs if batch.num_rows]
         faults.place("container", "mid-sink", header["epoch"])
         if not batches:
@@ -208,7 +210,7 @@ class ContainerService(flight.FlightServerBase):
         skip = {int(number): rows for number, rows in header.get("skip", {}).items()}
         with _crossing():
             for number, batch in job.reading.outputs(
-                header["stage"], header["slices"], header["epoch"], header["mode"]
+                header["stage"], header["slices"], header["epoch"], header["mode"], header.get("port", MAIN)
             ):
                 for start in range(skip.get(number, 0), batch.num_rows, SCAN_ROWS):
                     part = batch.slice(start, SCAN_ROWS)

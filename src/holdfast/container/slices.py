@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holdfast.errors import EpochGone
-from holdfast.operators.aggregate import AggregateOperator
+from holdfast.log.records import Prepare
+from holdfast.operators.build import Operator
 from holdfast.plan.stage import StagePlan
-from holdfast.state.slice import SliceState
+from holdfast.state.rows import Rows
+from holdfast.state.slice import NEVER, EpochTime, SliceState
 
 
 @dataclass
@@ -23,7 +25,7 @@ class HeldSlice:
 @dataclass
 class HostedStage:
     plan: StagePlan
-    operator: AggregateOperator
+    operator: Operator
     slices: dict[int, HeldSlice] = field(default_factory=dict)
 
     def held(self, number: int) -> HeldSlice:
@@ -32,5 +34,25 @@ class HostedStage:
             raise EpochGone(f"Slice {number} of '{self.plan.name}' is not here.", todo="Ask the master again.")
         return found
 
+    @property
+    def tables(self) -> list[str]:
+        """Names for the tables of its state, in their order, as copies and packs know them."""
+        return [table_name(self.plan.name, number) for number in range(len(self.operator.layouts))]
 
+    def advance(self, state: SliceState, prepare: Prepare, parts: Inputs | None) -> None:
+        """Bring a slice to the epoch of ``prepare``, with its rows of every input."""
+        rows = [self.operator.concat(part) if part else None for part in parts or [[] for _ in self.plan.inputs]]
+        name = self.plan.name
+        time = EpochTime(
+            prepare.watermark_before.get(name, NEVER), prepare.watermark_after.get(name, NEVER), 1000 * prepare.clock
+        )
+        state.apply(prepare.fence.epoch, *rows, time=time)
+
+
+def table_name(stage: str, table: int) -> str:
+    return f"{stage}#{table}" if table else stage
+
+
+Inputs = list[list[Rows]]
+"""A slice's rows of an epoch, input by input, in the parts they came in."""
 Stages = Mapping[str, HostedStage]

@@ -69,11 +69,13 @@ class Prepare:
     offsets: str
     segments: tuple[SegmentRef, ...]  # in partition order
     clock: int  # ms
-    watermark_before: dict[str, int] = field(default_factory=dict)
+    times: dict[str, int] = field(default_factory=dict)  # largest event times so far, µs
+    watermark_before: dict[str, int] = field(default_factory=dict)  # stage → µs
     watermark_after: dict[str, int] = field(default_factory=dict)
     functions: dict[str, int] = field(default_factory=dict)
     routing: int = 0
     sinks: dict[str, int] = field(default_factory=dict)
+    tick: int = 0  # an epoch without rows, the so-manieth after its batch
     attachments: tuple[bytes, ...] = ()
 
     @staticmethod
@@ -105,6 +107,7 @@ class Commit:
     query_id: str
     batch_id: int
     offsets: str
+    tick: int = 0
 
     @staticmethod
     def file_of(epoch: int) -> str:

@@ -12,7 +12,7 @@ instruction to that container needs no answer any more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from holdfast.log.records import Fence
 from holdfast.safety.policies import Terms
@@ -20,12 +20,17 @@ from holdfast.safety.policies import Terms
 
 @dataclass(frozen=True)
 class Batch:
-    """One micro-batch of a Spark query. Two are the same when all three are equal."""
+    """One micro-batch of a Spark query, or the ``tick``-th epoch without rows after it."""
 
     query_id: str
     batch_id: int
     offsets: str
     """The source offsets, or a digest of them."""
+    tick: int = 0
+
+    def done_by(self, committed: Batch | None) -> bool:
+        """Nothing is left to do for this one once that one is committed."""
+        return committed is not None and self == replace(committed, tick=self.tick) and self.tick <= committed.tick
 
 
 @dataclass(frozen=True)

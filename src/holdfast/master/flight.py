@@ -35,10 +35,12 @@ class Flight:
 def refuse(batch: Batch, flight: Flight | None, committed: int, last: Batch | None) -> RefuseBatch | None:
     """Why this batch is neither the one in flight nor the successor of the last committed one."""
     if flight and (flight.prepared or flight.waiting):
-        known, expected, prepared = flight.batch, flight.batch.batch_id, True
+        known, prepared = flight.batch, True
+        expected = (known.batch_id, known.tick)
     elif last is not None:
-        known, expected, prepared = last, last.batch_id + 1, False
-    elif batch.batch_id == 0:  # the first one ever: of any query, but from its beginning
+        known, prepared = last, False
+        expected = (last.batch_id, last.tick + 1) if batch.tick else (last.batch_id + 1, 0)
+    elif (batch.batch_id, batch.tick) == (0, 0):  # the first one ever: of any query, but from its beginning
         return None
     else:
         return RefuseBatch(batch, Refusal.GAP, committed, None, False)
@@ -46,7 +48,7 @@ def refuse(batch: Batch, flight: Flight | None, committed: int, last: Batch | No
         reason = Refusal.OTHER_QUERY
     elif batch.batch_id == known.batch_id and batch.offsets != known.offsets:
         reason = Refusal.OTHER_OFFSETS
-    elif batch.batch_id != expected:
+    elif (batch.batch_id, batch.tick) != expected:
         reason = Refusal.GAP
     else:
         return None

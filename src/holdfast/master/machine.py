@@ -196,7 +196,7 @@ class Master(View):
 
     def _offer(self, batch: Batch) -> None:
         flight = self._flight
-        if batch == self._committed_batch:
+        if batch.done_by(self._committed_batch):
             self._finish = FinishBatch(batch, self.committed)
         elif flight and flight.waiting and batch == flight.batch:
             pass  # doubled: it gets its answer when the epoch has one

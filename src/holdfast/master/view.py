@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from holdfast.log.records import Fence
 from holdfast.master.asking import Asking
 from holdfast.master.checkpointing import Checkpointing
@@ -68,6 +70,20 @@ class View:
     def whole(self) -> bool:
         """Every slice has an owner that has brought it to the committed epoch, or further."""
         return self._progress.reached(self._progress.at(self.committed))
+
+    @property
+    def unfinished_tick(self) -> Batch | None:
+        """An epoch without rows that was prepared and has to be finished before Spark's next batch."""
+        flight = self._flight
+        return flight.batch if flight and flight.prepared and flight.batch.tick else None
+
+    @property
+    def next_tick(self) -> Batch | None:
+        """The epoch without rows that could be begun now."""
+        flight, last = self._flight, self._committed_batch
+        if last is None or (flight and (flight.prepared or flight.waiting)):
+            return None
+        return replace(last, tick=last.tick + 1)
 
     @property
     def settled(self) -> bool:

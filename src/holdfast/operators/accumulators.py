@@ -2,91 +2,37 @@
 result.
 
 Nulls, overflow and result types are Spark's. An accumulator also says what a partial input carries for it, if
-Spark SQL can aggregate ahead of it, and whether a row can be taken back from it.
+Spark SQL can aggregate ahead of it, whether a row can be taken back from it, and how accumulators of one key go into
+others: windows are combined from panes, and sessions from sessions.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 
-from holdfast.errors import FunctionError
+from holdfast.operators.accumulator import Accumulator, Input
+from holdfast.operators.chosen import Distinct, Extreme, Pick
 from holdfast.operators.spec import AggregateSpec
-from holdfast.state import arrow, decimals, fold, sketch
-from holdfast.state.columns import (
-    DECIMAL,
-    FLAG,
-    FLOAT,
-    INT,
-    NO_BYTES,
-    NO_INTS,
-    SPANS,
-    Arena,
-    Array,
-    Bytes,
-    ColumnSpec,
-    Ints,
-)
+from holdfast.state import arrow, combine, decimals, fold
+from holdfast.state.columns import DECIMAL, FLOAT, INT, NO_BYTES, NO_INTS, Arena, Array, Bytes, Ints
 from holdfast.state.rows import Values
-from holdfast.state.types import BIGINT, DOUBLE, AtomicType, Kind, decimal
+from holdfast.state.types import BIGINT, DOUBLE, AtomicType, decimal
 
-# A value column as an accumulator wants it: name, type, and the kind to decode it to ("valid": nulls only).
-Input = tuple[str, AtomicType | None, Kind | Literal["valid"]]
+__all__ = ["Accumulator", "Count", "Distinct", "Extreme", "Input", "Mean", "Moments", "Pick", "Sum"]
 
 _DECIMAL_HEADROOM = 10
 _MEAN_DIGITS = 4
-
-
-class Accumulator(ABC):
-    """The state of one aggregate, for all keys of a slice."""
-
-    invertible: ClassVar[bool] = False
-    output: AtomicType
-    columns: tuple[ColumnSpec, ...]
-    inputs: tuple[Input, ...]
-    partials: tuple[AtomicType, ...] | None = None
-
-    def __init__(self, spec: AggregateSpec, ansi: bool) -> None:
-        self.spec = spec
-        self.ansi = ansi
-
-    @abstractmethod
-    def fold(
-        self,
-        columns: Sequence[Array],
-        arenas: Sequence[Arena | None],
-        slots: Ints,
-        values: Sequence[Values],
-        sign: Ints,
-    ) -> None:
-        """Rows into columns; ``sign`` is empty unless rows may be taken back."""
-
-    def merge(
-        self, columns: Sequence[Array], arenas: Sequence[Arena | None], slots: Ints, values: Sequence[Values]
-    ) -> None:
-        """Rows of a partial input into columns."""
-        self.fold(columns, arenas, slots, values, NO_INTS)
-
-    @abstractmethod
-    def finish(self, columns: Sequence[Array], arenas: Sequence[Arena | None]) -> pa.Array:
-        """Results of the rows whose columns these are."""
-
-    def overflow(self, kind: AtomicType) -> FunctionError:
-        return FunctionError(
-            f"{self.spec.function} '{self.spec.name}' overflowed {kind.name}.",
-            safe="no slice keeps anything of this epoch.",
-            todo="cast the input to a wider type (decimal(38,0), double), or set spark.sql.ansi.enabled=false.",
-        )
+_SHORT_INTEGERS = ("tinyint", "smallint", "int")
 
 
 class Count(Accumulator):
     """count(*) and count(column)."""
 
     invertible = True
+    invertible_exactly = True
     output = BIGINT
     columns = (INT,)
     partials = (BIGINT,)
@@ -110,6 +56,17 @@ class Count(Accumulator):
     ) -> None:
         fold.count(columns[0], slots, values[0].valid, values[0].values)
 
+    def combine(
+        self,
+        columns: Sequence[Array],
+        arenas: Sequence[Arena | None],
+        slots: Ints,
+        others: Sequence[Array],
+        other_arenas: Sequence[Arena | None],
+        sign: int = 1,
+    ) -> None:
+        fold.count(columns[0], slots, NO_BYTES, others[0] if sign > 0 else -others[0])
+
     def finish(self, columns: Sequence[Array], arenas: Sequence[Arena | None]) -> pa.Array:
         return arrow.of_fixed(BIGINT, columns[0], NO_BYTES)
 
@@ -130,6 +87,9 @@ class Sum(Accumulator):
         self.inputs = ((spec.input, kind, kind.kind),)
         self.partials = (self.output,)
         self._bound = decimals.limit(self.output.precision)
+        # A decimal sum that becomes null when it overflows stays so; with all its headroom it does not get there.
+        roomy = self.output.precision == kind.precision + _DECIMAL_HEADROOM
+        self.invertible_exactly = kind.kind == "int" or (kind.kind == "decimal" and (ansi or roomy))
 
     def fold(
         self,
@@ -148,6 +108,24 @@ class Sum(Accumulator):
         else:
             failed = decimals.sum_decimals(total, seen, slots, data, valid, sign, sign, self._bound, self.ansi)
         if failed >= 0:
+            raise self.overflow(self.output)
+
+    def combine(
+        self,
+        columns: Sequence[Array],
+        arenas: Sequence[Arena | None],
+        slots: Ints,
+        others: Sequence[Array],
+        other_arenas: Sequence[Arena | None],
+        sign: int = 1,
+    ) -> None:
+        (total, seen), (other, count) = columns, others
+        if self.output.kind == "int":
+            if combine.combine_ints(total, seen, slots, other, count, sign < 0, self.ansi) >= 0:
+                raise self.overflow(self.output)
+        elif self.output.kind == "float":
+            _combine_floats(total, seen, slots, other, count, sign)
+        elif _combine_decimals(total, seen, slots, other, count, sign, self._bound, self.ansi) >= 0:
             raise self.overflow(self.output)
 
     def finish(self, columns: Sequence[Array], arenas: Sequence[Arena | None]) -> pa.Array:
@@ -172,6 +150,9 @@ class Mean(Accumulator):
         self.inputs = ((spec.input, kind, "decimal" if self._exact else "float"),)
         self.partials = (self._total, BIGINT)
         self._bound = decimals.limit(self._total.precision)
+        # Doubles add integers of 32 bits exactly up to 2 ** 22 of them, and round as they do everywhere above that.
+        roomy = self._total.precision == kind.precision + _DECIMAL_HEADROOM
+        self.invertible_exactly = (ansi or roomy) if self._exact else kind.name in _SHORT_INTEGERS
 
     def fold(
         self,
@@ -196,6 +177,21 @@ class Mean(Accumulator):
             decimals.sum_decimals(total, seen, slots, values.values, values.valid, sign, weight, self._bound, self.ansi)
             >= 0
         ):
+            raise self.overflow(self._total)
+
+    def combine(
+        self,
+        columns: Sequence[Array],
+        arenas: Sequence[Arena | None],
+        slots: Ints,
+        others: Sequence[Array],
+        other_arenas: Sequence[Arena | None],
+        sign: int = 1,
+    ) -> None:
+        (total, seen), (other, count) = columns, others
+        if not self._exact:
+            _combine_floats(total, seen, slots, other, count, sign)
+        elif _combine_decimals(total, seen, slots, other, count, sign, self._bound, self.ansi) >= 0:
             raise self.overflow(self._total)
 
     def finish(self, columns: Sequence[Array], arenas: Sequence[Arena | None]) -> pa.Array:
@@ -239,6 +235,18 @@ class Moments(Accumulator):
     ) -> None:
         fold.merge_moments(*columns, slots, *(column.values for column in values), _all_valid(values))
 
+    def combine(
+        self,
+        columns: Sequence[Array],
+        arenas: Sequence[Arena | None],
+        slots: Ints,
+        others: Sequence[Array],
+        other_arenas: Sequence[Arena | None],
+        sign: int = 1,
+    ) -> None:
+        assert sign > 0, "rounding stays behind when moments are taken out of moments"
+        combine.combine_moments(*columns, slots, *others)
+
     def finish(self, columns: Sequence[Array], arenas: Sequence[Arena | None]) -> pa.Array:
         count, _, squares = columns
         valid = count > 1
@@ -248,129 +256,21 @@ class Moments(Accumulator):
         return arrow.of_fixed(DOUBLE, result, valid.view(np.uint8))
 
 
-class _Chosen(Accumulator):
-    """An aggregate whose result is one of its values: a value column and a mark whether there is one."""
-
-    def __init__(self, spec: AggregateSpec, ansi: bool, kind: AtomicType) -> None:
-        super().__init__(spec, ansi)
-        assert spec.input is not None
-        self.output = kind
-        self.columns = ({"int": INT, "float": FLOAT, "decimal": DECIMAL, "bytes": SPANS}[kind.kind], FLAG)
-        self.inputs = ((spec.input, kind, kind.kind),)
-
-    def finish(self, columns: Sequence[Array], arenas: Sequence[Arena | None]) -> pa.Array:
-        valid = (columns[1] == fold.SEEN).view(np.uint8)
-        if arenas[0] is not None:
-            return arrow.of_spans(self.output.arrow, columns[0], arenas[0].data, valid)
-        return arrow.of_fixed(self.output, columns[0], valid)
-
-    @staticmethod
-    def _settle(spans: Ints, arena: Arena, pending: Ints, total: int, values: Values) -> None:
-        arena.reserve(total)
-        fold.settle_bytes(spans, arena.data, arena.used, pending, values.values, values.data)
-        arena.used += total
-
-
-class Extreme(_Chosen):
-    """min and max; NaN is the largest float, strings compare by their bytes."""
-
-    def __init__(self, spec: AggregateSpec, ansi: bool, kind: AtomicType) -> None:
-        super().__init__(spec, ansi, kind)
-        self._largest = spec.function == "max"
-        self.partials = (kind,)
-
-    def fold(
-        self,
-        columns: Sequence[Array],
-        arenas: Sequence[Arena | None],
-        slots: Ints,
-        values: Sequence[Values],
-        sign: Ints,
-    ) -> None:
-        (best, seen), column, arena = columns, values[0], arenas[0]
-        if arena is not None:
-            pending = np.full(len(seen), -1, np.int64)
-            total = fold.extreme_bytes(
-                *(
-                    best,
-                    arena.data,
-                    seen,
-                    slots,
-                    column.values,
-                    column.data,
-                    column.valid,
-                    self._largest,
-                    pending,
-                )
-            )
-            self._settle(best, arena, pending, total, column)
-        elif self.output.kind == "decimal":
-            fold.extreme_decimal(best, seen, slots, column.values, column.valid, self._largest)
-        else:
-            fold.extreme(best, seen, slots, column.values, column.valid, self._largest)
-
-
-class Pick(_Chosen):
-    """first and last, by row order; nulls count unless told otherwise."""
-
-    def __init__(self, spec: AggregateSpec, ansi: bool, kind: AtomicType) -> None:
-        super().__init__(spec, ansi, kind)
-        self._last = spec.function == "last"
-        self._ignore_nulls = bool(spec.option("ignore_nulls", False))
-
-    def fold(
-        self,
-        columns: Sequence[Array],
-        arenas: Sequence[Arena | None],
-        slots: Ints,
-        values: Sequence[Values],
-        sign: Ints,
-    ) -> None:
-        (chosen, seen), column, arena = columns, values[0], arenas[0]
-        if arena is not None:
-            pending = np.full(len(seen), -1, np.int64)
-            total = fold.pick_bytes(
-                chosen, seen, slots, column.values, column.valid, self._last, self._ignore_nulls, pending
-            )
-            self._settle(chosen, arena, pending, total, column)
-        else:
-            fold.pick(
-                *(_as_words(chosen), seen, slots, _as_words(column.values), column.valid),
-                *(self._last, self._ignore_nulls),
-            )
-
-
-class Distinct(Accumulator):
-    """approx_distinct: a sketch per key."""
-
-    output = BIGINT
-
-    def __init__(self, spec: AggregateSpec, ansi: bool, precision: int) -> None:
-        super().__init__(spec, ansi)
-        assert spec.input is not None
-        self.columns = (ColumnSpec("uint8", 1 << precision),)
-        self.inputs = ((spec.input, BIGINT, "int"),)
-
-    def fold(
-        self,
-        columns: Sequence[Array],
-        arenas: Sequence[Arena | None],
-        slots: Ints,
-        values: Sequence[Values],
-        sign: Ints,
-    ) -> None:
-        sketch.add(columns[0], slots, values[0].values, values[0].valid)
-
-    def finish(self, columns: Sequence[Array], arenas: Sequence[Arena | None]) -> pa.Array:
-        estimates = np.empty(len(columns[0]))
-        sketch.estimate(columns[0], estimates)
-        return arrow.of_fixed(BIGINT, np.rint(estimates).astype(np.int64), NO_BYTES)
-
-
-def _as_words(column: Array) -> Ints:
-    return column.view(np.int64).reshape(len(column), -1)
-
-
 def _all_valid(values: Sequence[Values]) -> Bytes:
     found = [column.valid for column in values if len(column.valid)]
     return np.bitwise_and.reduce(found) if found else NO_BYTES
+
+
+def _combine_floats(total: Array, seen: Ints, slots: Ints, other: Array, count: Ints, sign: int) -> None:
+    signs = NO_INTS if sign > 0 else np.full(len(slots), -1, np.int64)
+    fold.sum_floats(total, seen, slots, other, (count != 0).view(np.uint8), signs, count if sign > 0 else -count)
+
+
+def _combine_decimals(
+    total: Ints, seen: Ints, slots: Ints, other: Ints, count: Ints, sign: int, bound: Ints, ansi: bool
+) -> int:
+    lost = slots[count < decimals.OVERFLOWED // 2]
+    signs = NO_INTS if sign > 0 else np.full(len(slots), -1, np.int64)
+    weight, valid = count if sign > 0 else -count, (count > 0).view(np.uint8)
+    seen[lost] = decimals.OVERFLOWED
+    return int(decimals.sum_decimals(total, seen, slots, other, valid, signs, weight, bound, ansi))

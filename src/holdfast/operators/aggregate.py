@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from holdfast.errors import PlanError
+from holdfast.errors import FunctionError, PlanError
 from holdfast.operators.accumulators import (
     Accumulator,
     Count,
@@ -23,12 +23,14 @@ from holdfast.operators.accumulators import (
     Pick,
     Sum,
 )
+from holdfast.operators.counting import CountDistinct
 from holdfast.operators.spec import AggregateSpec, Column, StageSpec
 from holdfast.state import arrow, fold, sketch
 from holdfast.state.columns import INT, NO_BYTES, NO_INTS, Arena, Array, Ints
 from holdfast.state.keys import KeyCodec, KeyRows
-from holdfast.state.rows import Rows, Values
-from holdfast.state.slice import ColumnarSlice, SliceState
+from holdfast.state.payload import decoded
+from holdfast.state.rows import Rows
+from holdfast.state.slice import MAIN, SliceState, TableSlice, Work
 from holdfast.state.table import Layout, Table
 from holdfast.state.types import AtomicType, required
 
@@ -52,6 +54,9 @@ _REFUSED = "nothing was started or written."
 class AggregateOperator:
     """Running aggregates per key."""
 
+    emits = False
+    clocked = False
+
     def __init__(self, spec: StageSpec) -> None:
         self.spec = spec
         self._key_types = tuple(required(key.type, f"key '{key.name}'") for key in spec.keys)
@@ -67,6 +72,13 @@ class AggregateOperator:
         self.layout = Layout(
             self._codec.words, self._codec.tail, tuple(columns), alive=0 if spec.updating_input else None
         )
+        self._counted = [
+            (accumulator, own, number)
+            for number, (accumulator, own) in enumerate(zip(self._accumulators, self._ranges, strict=True))
+            if isinstance(accumulator, CountDistinct)
+        ]
+        seen = [one.layout(self._codec, taken_back=spec.updating_input) for one, _, _ in self._counted]
+        self.layouts: tuple[Layout, ...] = (self.layout, *seen)
         self._inputs, self._wanted = _shared([accumulator.inputs for accumulator in self._accumulators])
         self._partial_inputs, self._partial_wanted = _shared(self._all_partials())
         names = [key.name for key in spec.keys] + [aggregate.name for aggregate in spec.aggregates]
@@ -80,12 +92,16 @@ class AggregateOperator:
         self.output_schema = pa.schema(
             [pa.field(name, kind.arrow) for name, kind in zip(names, self._outputs, strict=True)]
         )
-        self.changelog_schema = self.output_schema.append(pa.field("_d", pa.int8()))
+        self.state_schema = self.output_schema
 
-    def output_types(self) -> tuple[tuple[str, str], ...]:
+    def output_types(self, port: str = MAIN) -> tuple[tuple[str, str], ...]:
         """(name, Spark type) of every output column."""
+        assert port == MAIN, f"an aggregation has no output '{port}'"
         names = self.output_schema.names
         return tuple((name, kind.name) for name, kind in zip(names, self._outputs, strict=True))
+
+    def state_types(self) -> tuple[tuple[str, str], ...]:
+        return self.output_types()
 
     def partial_columns(self, aggregate: int) -> tuple[tuple[str, str], ...] | None:
         """What a partial input carries for that aggregate: (column, Spark type); None if Spark cannot go
@@ -98,7 +114,7 @@ class AggregateOperator:
 
     # -- rows
 
-    def decode(self, batch: pa.RecordBatch, *, partial: bool = False) -> Rows:
+    def decode(self, batch: pa.RecordBatch, *, port: int = 0, partial: bool = False) -> Rows:
         """Arrow to NumPy, once a chunk."""
         keys = self._codec.decode(batch)
         assert not partial or all(self.partial_columns(i) for i in range(len(self._accumulators))), (
@@ -106,7 +122,7 @@ class AggregateOperator:
         )
         inputs = self._partial_inputs if partial else self._inputs
         sign = arrow.ints(batch.column("_d")) if self.spec.updating_input else NO_INTS
-        return Rows(keys, [_decoded(batch.column(name), kind, how) for name, kind, how in inputs], sign, partial)
+        return Rows(keys, [decoded(batch.column(name), kind, how) for name, kind, how in inputs], sign, partial)
 
     def decode_keys(self, batch: pa.RecordBatch) -> KeyRows:
         """Keys to look up: the columns ``_h`` and ``k0`` … ``kn``."""
@@ -125,7 +141,42 @@ class AggregateOperator:
     # -- the operator of a slice
 
     def new_slice(self) -> SliceState:
-        return ColumnarSlice(self)
+        return TableSlice(self)
+
+    def apply(self, work: Work, *inputs: Rows | None) -> None:
+        (rows,) = inputs
+        if rows is None or not len(rows):
+            return
+        slots = work.place(rows.keys)
+        self.fold(work.tables[0], slots, rows)
+        for table, (accumulator, own, number) in enumerate(self._counted, 1):
+            (total,) = work.tables[0].columns[own]
+            (values,) = [rows.values[at] for at in self._wanted[number]]
+            accumulator.count(work, table, slots, total, rows, values)
+        if self.layout.alive is not None:
+            self._bury(work, self.layout.alive)
+
+    def _bury(self, work: Work, alive: int) -> None:
+        """Keys whose count came down to 0 are dead."""
+        concerned = work.concerned()
+        counts = work.tables[0].columns[alive][concerned]
+        if (counts < 0).any():
+            raise FunctionError(
+                f"{int((counts < 0).sum())} keys had more rows taken back than they ever got.",
+                safe="the slice is as it was before this epoch.",
+                todo="check that the updating input sends every row with +1 before it takes it back with -1.",
+            )
+        work.bury(concerned[counts == 0])
+
+    def due(self, tables: Sequence[Table]) -> int | None:
+        return None
+
+    def find(self, table: Table, keys: KeyRows) -> Ints:
+        return table.find(keys)
+
+    def empty(self, port: str) -> pa.RecordBatch:
+        assert port == MAIN, f"an aggregation has no output '{port}'"
+        return pa.RecordBatch.from_pylist([], self.output_schema)
 
     def fold(self, table: Table, slots: Ints, rows: Rows) -> None:
         columns, arenas = table.columns, table.arenas
@@ -151,16 +202,18 @@ def _accumulator(spec: AggregateSpec, stage: StageSpec) -> Accumulator:
     what = f"{spec.function} '{spec.name}'"
     if spec.function == "count":
         return Count(spec, stage.ansi)
-    if spec.function not in (*_NUMERIC, *_CHOSEN, "approx_distinct"):
-        known = ", ".join(["count", *_NUMERIC, *_CHOSEN, "approx_distinct"])
+    if spec.function not in (*_NUMERIC, *_CHOSEN, "approx_distinct", "count_distinct"):
+        known = ", ".join(["count", *_NUMERIC, *_CHOSEN, "approx_distinct", "count_distinct"])
         raise PlanError(f"{what}: there is no such aggregate.", safe=_REFUSED, todo=f"use one of {known}.")
     if spec.input is None or spec.input_type is None:
         raise PlanError(f"{what} needs a column.", safe=_REFUSED, todo="name the column to aggregate.")
+    if spec.function == "count_distinct":
+        return CountDistinct(spec, stage.ansi, required(spec.input_type, f"the column of {what}"))
     if stage.updating_input and spec.function not in _NUMERIC:
         raise PlanError(
             f"{what} is over an updating input: a value taken back cannot be taken out of a {spec.function}.",
             safe=_REFUSED,
-            todo="use count, sum, mean, var or stddev, or make the input final first with an append window.",
+            todo="use count, count_distinct, sum, mean, var or stddev, or make the input final by an append window.",
         )
     if spec.function == "approx_distinct":
         return Distinct(spec, stage.ansi, _sketch_precision(spec))
@@ -192,16 +245,3 @@ def _shared(wanted: Sequence[Sequence[Input]]) -> tuple[list[Input], list[list[i
     """The distinct inputs of all aggregates, and which of them each aggregate takes."""
     distinct = list(dict.fromkeys(one for inputs in wanted for one in inputs))
     return distinct, [[distinct.index(one) for one in inputs] for inputs in wanted]
-
-
-def _decoded(array: pa.Array, kind: AtomicType | None, how: str) -> Values:
-    valid = arrow.validity(array)
-    if how == "valid":
-        return Values(NO_INTS, valid)
-    if how == "bytes":
-        spans, data = arrow.spans(array)
-        return Values(spans, valid, data)
-    if how == "decimal":
-        assert kind is not None
-        return Values(arrow.decimals(array, kind), valid)
-    return Values(arrow.ints(array) if how == "int" else arrow.floats(array), valid)

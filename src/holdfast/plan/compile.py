@@ -1,8 +1,9 @@
 """From the user's graph to what runs: levels, stage inputs, the streaming plan, the job's fingerprint.
 
 Fixed stateless steps go into the streaming plan, before ``foreachBatch``: inside it the batch is an opaque RDD that
-nothing can be pushed into. With one stage input the stream's columns are the intake's columns. With more, the stream
-is a tagged union: ``_input`` and one struct per branch.
+nothing can be pushed into. With one input the stream's columns are the intake's columns. With more, the stream is a
+tagged union: ``_input`` and one struct per branch. Rows of sources are taken in at the first level, for whichever level
+their stage is on; rows of stages at the level of the stage they go to.
 """
 
 from __future__ import annotations
@@ -17,118 +18,159 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.types import StructType
 
 from holdfast.errors import PlanError
-from holdfast.operators.aggregate import AggregateOperator, AggregateSpec, StageSpec
-from holdfast.operators.aggregate import Column as KeyColumn
-from holdfast.plan.graph import DIFF, Node, Sink, Source, Stage, evaluate, leaves
-from holdfast.plan.stage import StagePlan
+from holdfast.operators.build import kind_of
+from holdfast.operators.spec import Column as PlainColumn
+from holdfast.operators.spec import StageSpec
+from holdfast.plan.data import to_plain
+from holdfast.plan.graph import DIFF, Node, Output, Sink, Source, Stage, evaluate, leaves, outputs, updating
+from holdfast.plan.stage import InputPlan, StagePlan
 from holdfast.spark.hashing import can_hash
-from holdfast.spark.types import aggregate_result_type, key_type_error
+from holdfast.spark.types import key_type_error
+from holdfast.state.slice import MAIN
 
 MAX_SLICES = 32_768
+LEAF = "_s"
+"""Tells rows of one source from those of another, where a stage's watermark is the least of both."""
 
 
 @dataclass(frozen=True, eq=False)
 class StageInput:
-    """The rows of one stage: how Spark makes them, and which stages they come from (none: the sources)."""
+    """One input of a stage: where its rows come from and which columns of them Spark makes.
+
+    ``time`` is the value column with the event time; ``observed`` names, for each leaf whose event times only this
+    input sees, the largest of them.
+    """
 
     plan: StagePlan
-    node: Stage
-    upstream: tuple[Stage, ...]
+    place: InputPlan
+    node: Node
+    keys: tuple[Column, ...]
     values: tuple[Column, ...]
+    time: str | None = None
+    observed: tuple[tuple[Source | Output, str], ...] = ()
+    ahead: int | None = None
+
+    @property
+    def updating(self) -> bool:
+        return updating(self.node)
 
     @property
     def hashed_at_intake(self) -> bool:
         """Whether the intake computes the keys' hash itself, so that it need not cross from Spark."""
         return can_hash([key.type for key in self.plan.operator.keys])
 
-    def rows(self, frame: DataFrame) -> DataFrame:
-        """The intake's columns, from the frame that the stage's parent evaluates to."""
-        keys = [column(key) for key in self.node.keys]
-        hidden = [F.col(DIFF)] if self.plan.operator.updating_input else []
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        return (*((DIFF,) if self.updating else ()), *((LEAF,) if len(self.observed) > 1 else ()))
+
+    def rows(self, frames: Mapping[Node, DataFrame]) -> DataFrame:
+        """The intake's columns, from the frames of the leaves."""
+        if len(self.observed) > 1:
+            numbers = {leaf: at for at, (leaf, _) in enumerate(self.observed)}
+            frames = {
+                leaf: frame.withColumn(LEAF, F.lit(numbers.get(leaf, -1)))  # type: ignore[arg-type]
+                for leaf, frame in frames.items()
+            }
+        frame = evaluate(self.node, frames, self.hidden)
         return frame.select(
-            *([] if self.hashed_at_intake else [F.xxhash64(*keys).alias("_h")]),
-            *hidden,
-            *[key.alias(f"k{at}") for at, key in enumerate(keys)],
+            *([] if self.hashed_at_intake else [F.xxhash64(*self.keys).alias("_h")]),
+            *self.hidden,
+            *[key.alias(f"k{at}") for at, key in enumerate(self.keys)],
             *[value.alias(f"v{at}") for at, value in enumerate(self.values)],
         )
 
 
 @dataclass(frozen=True, eq=False)
+class PlannedStage:
+    """A stage with everything that a driver knows of it."""
+
+    node: Stage
+    plan: StagePlan
+    inputs: tuple[StageInput, ...]
+    outputs: Mapping[str, StructType]
+    state: StructType
+    label: str
+
+
+@dataclass(frozen=True, eq=False)
 class JobPlan:
     spark: SparkSession
-    inputs: tuple[StageInput, ...]
+    planned: tuple[PlannedStage, ...]
     sinks: tuple[Sink, ...]
-    schemas: Mapping[str, StructType]
 
     @property
     def levels(self) -> int:
-        return max(item.plan.level for item in self.inputs)
+        return max(stage.plan.level for stage in self.planned)
 
     @property
     def stages(self) -> tuple[StagePlan, ...]:
-        return tuple(item.plan for item in self.inputs)
+        return tuple(stage.plan for stage in self.planned)
 
-    def at_level(self, level: int) -> list[StageInput]:
-        return [item for item in self.inputs if item.plan.level == level]
+    def stage(self, name: str) -> PlannedStage:
+        return next(stage for stage in self.planned if stage.plan.name == name)
+
+    def intake(self, level: int) -> list[StageInput]:
+        """The inputs whose rows are taken in at that level, in the order of their numbers."""
+        found = [item for stage in self.planned for item in stage.inputs if item.place.level == level]
+        return sorted(found, key=lambda item: item.place.number)
 
     @property
     def stateless_sinks(self) -> list[Sink]:
-        return [sink for sink in self.sinks if all(isinstance(leaf, Source) for leaf in leaves(sink.node))]
+        return [sink for sink in self.sinks if not outputs(sink.node)]
 
     @property
     def tagged(self) -> bool:
-        return len(self.at_level(1)) + len(self.stateless_sinks) > 1
+        return len(self.intake(1)) + len(self.stateless_sinks) > 1
 
     def stream(self) -> DataFrame:
         """The one streaming DataFrame of the section."""
-        branches = [
-            item.rows(evaluate(item.node.parent, _source_frames(item.node.parent))) for item in self.at_level(1)
-        ] + [evaluate(sink.node, _source_frames(sink.node)) for sink in self.stateless_sinks]
+        branches = [item.rows(_source_frames(item.node)) for item in self.intake(1)]
+        branches += [evaluate(sink.node, _source_frames(sink.node)) for sink in self.stateless_sinks]
         return branches[0] if len(branches) == 1 else tagged_union(branches)
 
     def branch(self, batch: DataFrame, sink: Sink) -> DataFrame:
         """The rows of a stateless sink, out of the tagged batch."""
-        number = len(self.at_level(1)) + self.stateless_sinks.index(sink)
+        number = len(self.intake(1)) + self.stateless_sinks.index(sink)
         return batch.where(F.col("_input") == number).select(f"i{number}.*")
 
     def stage_rows(self, batch: DataFrame) -> DataFrame:
-        """The rows of level 1's stages, out of the batch."""
+        """The rows of the first level's intake, out of the batch."""
         if not self.tagged:
             return batch
-        count = len(self.at_level(1))
+        count = len(self.intake(1))
         rows = batch.where(F.col("_input") < count)
         return rows.select("i0.*") if count == 1 else rows.select("_input", *[f"i{at}" for at in range(count)])
 
-    def higher_rows(self, level: int, changelog: Callable[[Stage], DataFrame]) -> DataFrame:
-        """The rows of a level above the first, from the changelogs of the stages below."""
+    def higher_rows(self, level: int, scanned: Callable[[Output, str], DataFrame]) -> DataFrame:
+        """The rows of a level above the first, from what the stages below put out."""
         branches = []
-        for item in self.at_level(level):
-            frames: dict[Node, DataFrame] = {stage: changelog(stage) for stage in item.upstream}
-            branches.append(item.rows(evaluate(item.node.parent, frames, (DIFF,))))
+        for item in self.intake(level):
+            mode = "changelog" if item.updating else "changed"
+            branches.append(item.rows({leaf: scanned(leaf, mode) for leaf in outputs(item.node)}))
         return branches[0] if len(branches) == 1 else tagged_union(branches)
 
-    def sink_rows(self, sink: Sink, outputs: Callable[[Stage], DataFrame]) -> DataFrame:
-        return evaluate(sink.node, {leaf: outputs(leaf) for leaf in leaves(sink.node) if isinstance(leaf, Stage)})
+    def sink_rows(self, sink: Sink, rows: Callable[[Output], DataFrame]) -> DataFrame:
+        return evaluate(sink.node, {leaf: rows(leaf) for leaf in outputs(sink.node)})
 
     def fingerprint(self) -> dict[str, Any]:
         """What a store must agree on with a job that opens it."""
         # In the order in which the streaming plan has them: Spark tells their offsets apart by position alone.
-        nodes = [item.node.parent for item in self.at_level(1)] + [sink.node for sink in self.stateless_sinks]
+        nodes = [item.node for item in self.intake(1)] + [sink.node for sink in self.stateless_sinks]
         sources = [leaf.name for node in nodes for leaf in leaves(node) if isinstance(leaf, Source)]
-        stages = {
-            item.plan.name: {
-                "level": item.plan.level,
-                "keys": [f"{key.name}: {key.type}" for key in item.plan.operator.keys],
-                "aggregates": [
-                    f"{spec.name}: {spec.function}({spec.input_type or '*'})"
-                    + "".join(f", {k}={v}" for k, v in spec.options)
-                    for spec in item.plan.operator.aggregates
-                ],
-                "ansi": item.plan.operator.ansi,
-            }
-            for item in self.inputs
-        }
-        return {"sources": sources, "stages": stages}
+        return {"sources": sources, "stages": {plan.name: _described(plan) for plan in self.stages}}
+
+
+def _described(plan: StagePlan) -> dict[str, Any]:
+    spec = plan.operator
+    keys = [f"{key.name}: {key.type}" for key in spec.keys]
+    if isinstance(spec, StageSpec):
+        aggregates = [
+            f"{one.name}: {one.function}({one.input_type or '*'})" + "".join(f", {k}={v}" for k, v in one.options)
+            for one in spec.aggregates
+        ]
+        return {"level": plan.level, "keys": keys, "aggregates": aggregates, "ansi": spec.ansi}
+    said = {name: value for name, value in to_plain(spec).items() if name not in ("keys", "function")}
+    return {"level": plan.level, "kind": kind_of(spec), "keys": keys, **said}
 
 
 def column(given: str | Column) -> Column:
@@ -153,61 +195,62 @@ def tagged_union(branches: list[DataFrame]) -> DataFrame:
     return union
 
 
-def compile_stage(spark: SparkSession, node: Stage, frame: DataFrame, level: int, number: int) -> StageInput:
-    """Check a stage against the rows it will see, and plan it. ``frame`` is for its schema alone."""
-    upstream = tuple(leaf for leaf in leaves(node.parent) if isinstance(leaf, Stage))
-    keys = _key_columns(node, frame)
-    values: list[Column] = []
-    seen: dict[str, str] = {}
-    specs = []
-    for name, aggregate in node.aggregates.items():
-        if aggregate.column is None:
-            specs.append(AggregateSpec(name, aggregate.function, None, None, aggregate.options))
-            continue
-        value = column(aggregate.column)
-        kind = _type_of(frame, value, f"aggregate '{name}' of stage '{node.name}'")
-        aggregate_result_type(aggregate.function, kind)
-        if aggregate.function == "approx_distinct":
-            value = F.when(value.isNotNull(), F.xxhash64(value))
-        source = seen.setdefault(str(value), f"v{len(values)}")
-        if source == f"v{len(values)}":
-            values.append(value)
-        specs.append(AggregateSpec(name, aggregate.function, source, kind, aggregate.options))
-    _refuse_doubles([key.name for key in keys] + [spec.name for spec in specs], node.name)
-    operator = StageSpec(
-        keys=tuple(keys),
-        aggregates=tuple(specs),
-        updating_input=bool(upstream),
-        ansi=str(spark.conf.get("spark.sql.ansi.enabled")).lower() == "true",
-    )
-    AggregateOperator(operator)  # raises what it cannot do, now and not in the first epoch
-    return StageInput(StagePlan(node.name, level, number, operator), node, upstream, tuple(values))
+class Values:
+    """The value columns of one input, each once however many ask for it."""
+
+    def __init__(self, frame: DataFrame, stage: str) -> None:
+        self._frame = frame
+        self._stage = stage
+        self.columns: list[Column] = []
+        self.plain: list[PlainColumn] = []
+        self._seen: dict[str, int] = {}
+
+    def add(self, given: str | Column, role: str, made: Callable[[Column], Column] | None = None) -> int:
+        """The number of that column; ``made`` is what Spark makes of it before it crosses."""
+        value = column(given)
+        found = _select(self._frame, value, f"{role} of stage '{self._stage}'").schema.fields[0]
+        crossing = value if made is None else made(value)
+        number = self._seen.setdefault(str(crossing), len(self.columns))
+        if number == len(self.columns):
+            self.columns.append(crossing)
+            self.plain.append(PlainColumn(found.name, found.dataType.simpleString()))
+        return number
+
+    def kind(self, given: str | Column, role: str) -> str:
+        found = _select(self._frame, column(given), f"{role} of stage '{self._stage}'")
+        return found.schema.fields[0].dataType.simpleString()
 
 
-def output_schema(item: StageInput) -> StructType:
-    columns = [f"`{name.replace('`', '``')}` {kind}" for name, kind in item.plan.build().output_types()]
-    schema = StructType.fromDDL(", ".join(columns))
-    assert isinstance(schema, StructType)
-    return schema
-
-
-def _key_columns(node: Stage, frame: DataFrame) -> list[KeyColumn]:
-    keys = []
-    for key in node.keys:
-        selected = _select(frame, column(key), f"key of stage '{node.name}'")
+def key_columns(stage: str, keys: tuple[str | Column, ...], frame: DataFrame) -> tuple[PlainColumn, ...]:
+    found = []
+    for key in keys:
+        selected = _select(frame, column(key), f"key of stage '{stage}'")
         only = selected.schema.fields[0]
         problem = key_type_error(only.dataType)
         if problem is not None:
             raise PlanError(
-                f"'{only.name}' cannot be a key of stage '{node.name}': {problem}",
+                f"'{only.name}' cannot be a key of stage '{stage}': {problem}",
                 safe="Nothing was started.",
             )
-        keys.append(KeyColumn(only.name, only.dataType.simpleString()))
-    return keys
+        found.append(PlainColumn(only.name, only.dataType.simpleString()))
+    return tuple(found)
 
 
-def _type_of(frame: DataFrame, value: Column, role: str) -> str:
-    return _select(frame, value, role).schema.fields[0].dataType.simpleString()
+def struct_of(columns: tuple[tuple[str, str], ...]) -> StructType:
+    schema = StructType.fromDDL(", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in columns))
+    assert isinstance(schema, StructType)
+    return schema
+
+
+def planned_stage(
+    node: Stage, plan: StagePlan, inputs: tuple[StageInput, ...], label: str, ports: tuple[str, ...] = (MAIN,)
+) -> PlannedStage:
+    """Build the operator once, so that it raises what it cannot do now and not in the first epoch."""
+    operator = plan.build()
+    produced = {port: struct_of(operator.output_types(port)) for port in ports}
+    for names in ([field.name for field in schema.fields] for schema in produced.values()):
+        refuse_doubles(names, plan.name)
+    return PlannedStage(node, plan, inputs, produced, struct_of(operator.state_types()), label)
 
 
 def _select(frame: DataFrame, value: Column, role: str) -> DataFrame:
@@ -226,7 +269,7 @@ def unknown_column(error: AnalysisException, frame: DataFrame, role: str) -> Pla
     )
 
 
-def _refuse_doubles(names: list[str], stage: str) -> None:
+def refuse_doubles(names: list[str], stage: str) -> None:
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
         raise PlanError(f"Stage '{stage}' would put out two columns named {', '.join(map(repr, doubled))}.")

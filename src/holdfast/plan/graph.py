@@ -1,23 +1,21 @@
 """The graph a user draws: sources, stateless steps, stages and sinks.
 
 Stateless steps are kept as functions from DataFrame to DataFrame and run by Spark; only stages are ours. A stage's rows
-as another stage sees them are a changelog: each carries ``_d``, +1 for a row that is, -1 for one that is no more. Steps
-must carry that column along, which is why ``select`` is told of it and ``transform`` is checked for it.
+as another stage sees them are a changelog where they can change: each carries ``_d``, +1 for a row that is, -1 for one
+that is no more. Steps must carry that column along, which is why ``select`` is told of it and ``transform`` is checked
+for it. What a stage only ever adds to (closed windows, say) has no such column.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.types import StructType
 
 from holdfast.errors import PlanError
-
-if TYPE_CHECKING:
-    from holdfast.api.aggregates import Aggregate
 
 DIFF = "_d"
 
@@ -44,14 +42,29 @@ class Union:
 
 
 @dataclass(frozen=True, eq=False)
+class StageRows:
+    """The rows of one input of a stage, and what brings them together."""
+
+    node: Node
+    keys: tuple[str | Column, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class Stage:
     name: str
-    parent: Node
-    keys: tuple[str | Column, ...]
-    aggregates: Mapping[str, Aggregate]
+    inputs: tuple[StageRows, ...]
 
 
-Node = Source | Step | Union | Stage
+@dataclass(frozen=True, eq=False)
+class Output:
+    """One output of a stage. ``updating``: its rows can be taken back."""
+
+    stage: Stage
+    port: str
+    updating: bool
+
+
+Node = Source | Step | Union | Output
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,10 +79,10 @@ class Sink:
     function: Callable[[DataFrame, int], None] | None = None
 
 
-def leaves(node: Node) -> Iterator[Source | Stage]:
+def leaves(node: Node) -> Iterator[Source | Output]:
     """The sources and stages that a tree of stateless steps stands on."""
     match node:
-        case Source() | Stage():
+        case Source() | Output():
             yield node
         case Step():
             yield from leaves(node.parent)
@@ -78,31 +91,47 @@ def leaves(node: Node) -> Iterator[Source | Stage]:
             yield from leaves(node.right)
 
 
+def outputs(node: Node) -> list[Output]:
+    """The outputs of stages among the leaves."""
+    return [leaf for leaf in leaves(node) if isinstance(leaf, Output)]
+
+
+def updating(node: Node) -> bool:
+    """Whether rows of this stream can be taken back."""
+    return any(leaf.updating for leaf in outputs(node))
+
+
 def evaluate(node: Node, frames: Mapping[Node, DataFrame], hidden: tuple[str, ...] = ()) -> DataFrame:
     """Run the stateless steps of ``node`` over the frames of its leaves."""
     match node:
-        case Source() | Stage():
+        case Source() | Output():
             return frames[node]
         case Step():
             result = node.run(evaluate(node.parent, frames, hidden), hidden)
             for name in hidden:
                 if name not in result.columns:
                     raise PlanError(
-                        f"The step '{node.label}' over a stage's changing rows drops the column that tells new rows "
-                        "from withdrawn ones.",
+                        f"The step '{node.label}' drops a column that Holdfast needs: it tells new rows from withdrawn "
+                        "ones, or rows of one source from those of another.",
                         todo="Use select, where and with_column there, or let the function keep every column it gets.",
                     )
             return result
         case Union():
             left, right = (evaluate(side, frames, hidden) for side in (node.left, node.right))
-            # Spark's union goes by position; hidden columns may stand elsewhere on each side, so put them last.
-            return _hidden_last(left, hidden).union(_hidden_last(right, hidden))
+            return union_of(left, right, hidden)
+
+
+def union_of(left: DataFrame, right: DataFrame, hidden: tuple[str, ...]) -> DataFrame:
+    """Spark's union goes by position; hidden columns may stand elsewhere on each side, so they come last."""
+    return _hidden_last(left, hidden).union(_hidden_last(right, hidden))
 
 
 def _hidden_last(frame: DataFrame, hidden: tuple[str, ...]) -> DataFrame:
     if not hidden:
         return frame
-    return frame.select(*[name for name in frame.columns if name not in hidden], *hidden)
+    # Rows that are never taken back have no sign of their own where others do.
+    signed = frame if DIFF in frame.columns or DIFF not in hidden else frame.withColumn(DIFF, F.lit(1).cast("tinyint"))
+    return signed.select(*[name for name in signed.columns if name not in hidden], *hidden)
 
 
 def refuse_stateful(frame: DataFrame) -> None:

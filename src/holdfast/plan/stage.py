@@ -3,10 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from holdfast.operators.aggregate import AggregateOperator, AggregateSpec, Column, StageSpec
+from holdfast.operators.build import Operator, Spec, build, kind_of, spec_of
+from holdfast.plan.data import from_plain, to_plain
+
+
+@dataclass(frozen=True)
+class InputPlan:
+    """Where a stage finds the rows of one of its inputs: their number within the segments of that level's intake.
+
+    Rows of sources are taken in by the first level's intake, for stages of all levels.
+    """
+
+    level: int
+    number: int
+
+
+@dataclass(frozen=True)
+class TimePlan:
+    """A stage's watermark: the least of the event times it observes and of the watermarks it follows, minus lateness.
+
+    ``observed`` names largest event times as the intake finds them, ``follows`` the stages below.
+    """
+
+    observed: tuple[str, ...] = ()
+    follows: tuple[str, ...] = ()
+    lateness: int = 0  # µs
 
 
 @dataclass(frozen=True)
@@ -15,29 +39,29 @@ class StagePlan:
 
     name: str
     level: int
-    input: int  # the number of its rows within a segment of its level
-    operator: StageSpec
+    inputs: tuple[InputPlan, ...]
+    operator: Spec
+    time: TimePlan = TimePlan()
 
-    def build(self) -> AggregateOperator:
-        return AggregateOperator(self.operator)
+    def build(self) -> Operator:
+        return build(self.operator)
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {
+            "name": self.name,
+            "level": self.level,
+            "inputs": to_plain(self.inputs),
+            "kind": kind_of(self.operator),
+            "operator": to_plain(self.operator),
+            "time": to_plain(self.time),
+        }
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> StagePlan:
-        operator = data["operator"]
         return StagePlan(
             name=data["name"],
             level=data["level"],
-            input=data["input"],
-            operator=StageSpec(
-                keys=tuple(Column(**key) for key in operator["keys"]),
-                aggregates=tuple(
-                    AggregateSpec(**{**spec, "options": tuple((name, value) for name, value in spec["options"])})
-                    for spec in operator["aggregates"]
-                ),
-                updating_input=operator["updating_input"],
-                ansi=operator["ansi"],
-            ),
+            inputs=tuple(from_plain(InputPlan, one) for one in data["inputs"]),
+            operator=from_plain(spec_of(data["kind"]), data["operator"]),
+            time=from_plain(TimePlan, data["time"]),
         )

@@ -21,13 +21,15 @@ from holdfast import faults
 from holdfast.container.client import Address
 from holdfast.log.records import Fence
 from holdfast.log.store import Store
+from holdfast.operators.spec import StageSpec
 from holdfast.plan.compile import JobPlan, StageInput
-from holdfast.plan.graph import DIFF, Sink, Stage
+from holdfast.plan.graph import DIFF, Output, Sink
 from holdfast.spark.frames import frame_of
-from holdfast.spark.intake import TAG_SCHEMA, Intake, Push
+from holdfast.spark.intake import TAG_SCHEMA, EventTime, Intake, Push
 from holdfast.spark.preaggregate import PartialColumnSpec, can_preaggregate, partial_aggregate
 from holdfast.spark.scan import Groups, Scan
 from holdfast.spark.sinks import Sink as OpenSink
+from holdfast.state.slice import MAIN
 
 ARROW_BATCH_ROWS = 32_768
 SMALL_ROWS = 20_000
@@ -46,6 +48,8 @@ class Tag:
     input_rows: int
     partial: tuple[int, ...]
     inline: bytes | None
+    times: dict[str, int] = field(default_factory=dict)  # largest event times, by the names that the plan gave them
+    dropped: dict[str, dict[str, int]] = field(default_factory=dict)  # stage → why → rows
 
 
 @dataclass
@@ -90,59 +94,77 @@ class EpochJobs:
     push: bool
     preaggregation: Preaggregation
     sinks: dict[str, OpenSink]
-    collect: Callable[[str, int, str], list[pa.Table] | None]  # (stage, epoch, mode) -> a small output's tables
+    collect: Callable[[str, int, str, str], list[pa.Table] | None]  # (stage, epoch, mode, port) -> a small output
     sizes: Callable[[str, str], int]  # (stage, mode) -> about how many rows an output has
     seconds: dict[str, float] = field(default_factory=dict)
+    ticking: SparkSession | None = None
 
-    def intake(self, batch: DataFrame, fence: Fence, level: int) -> list[Tag]:
+    def intake(self, batch: DataFrame | None, fence: Fence, level: int) -> list[Tag]:
+        """Take in the rows of a level. Without a ``batch`` it is a tick: sources have no rows in it."""
         began = time.perf_counter()
-        session = batch.sparkSession
+        if batch is None and level == 1:
+            return []
+        session = self._session(batch)
         session.conf.set("spark.sql.adaptive.enabled", "false")
         session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(ARROW_BATCH_ROWS))
-        inputs = self.plan.at_level(level)
+        inputs = self.plan.intake(level)
         partial: tuple[int, ...] = ()
         if level == 1:
+            assert batch is not None
             rows = self.plan.stage_rows(batch)
             if self.preaggregation.on and len(inputs) == 1 and preaggregable(inputs[0], rows):
                 rows, partial = preaggregated(inputs[0], rows), (0,)
         else:
-            rows = self.plan.higher_rows(level, lambda stage: self._scan(session, stage, fence.epoch, "changelog"))
+            rows = self.plan.higher_rows(level, lambda output, mode: self._scan(session, output, fence.epoch, mode))
         keys = tuple(len(item.plan.operator.keys) if item.hashed_at_intake else 0 for item in inputs)
-        task = Intake(self.store, fence, level, self.slices, keys, partial, push=self._push())
+        times = tuple(_times(item) for item in inputs)
+        task = Intake(self.store, fence, level, self.slices, keys, partial, times, push=self._push())
         answers = rows.mapInArrow(lambda batches: task(batches), TAG_SCHEMA).collect()
         tags = [_tag(row) for row in answers]
         self.seconds[f"intake{level}"] = time.perf_counter() - began
         return sorted(tags, key=lambda tag: tag.partition)
 
-    def sink(self, batch: DataFrame, epoch: int, sink: Sink, counter: int) -> None:
+    def sink(self, batch: DataFrame | None, epoch: int, sink: Sink, counter: int) -> None:
         began = time.perf_counter()
-        session = batch.sparkSession
+        session = self._session(batch)
         if sink in self.plan.stateless_sinks:
-            frame = self.plan.branch(batch, sink)
+            none = session.createDataFrame([], sink.schema)
+            frame = none if batch is None else self.plan.branch(batch, sink)
         else:
             mode = "all" if sink.mode == "complete" else "changed"
-            frame = self.plan.sink_rows(sink, lambda stage: self._outputs(session, stage, epoch, mode))
+            frame = self.plan.sink_rows(sink, lambda output: self._outputs(session, output, epoch, mode))
         self.sinks[sink.name].write(frame, epoch, counter)
         faults.place("driver", "mid-sink", epoch)
         self.seconds[f"sink {sink.name}"] = time.perf_counter() - began
 
-    def scan(self, stage: str, level: int, epoch: int, mode: str) -> Scan:
-        return Scan(self.master(), self.token, self.job, self.incarnation, stage, level, epoch, mode, self.groups())
+    def _session(self, batch: DataFrame | None) -> SparkSession:
+        """Spark's own for a batch; one of ours for a tick, so that what is set on it is not set on the user's."""
+        if batch is not None:
+            return batch.sparkSession
+        if self.ticking is None:
+            self.ticking = self.plan.spark.newSession()
+        return self.ticking
 
-    def _outputs(self, session: SparkSession, stage: Stage, epoch: int, mode: str) -> DataFrame:
-        if self.sizes(stage.name, mode) > SMALL_ROWS:
-            return self._scan(session, stage, epoch, mode)
-        tables = self.collect(stage.name, epoch, mode)
+    def scan(self, stage: str, epoch: int, mode: str, port: str = MAIN) -> Scan:
+        level = self.plan.stage(stage).plan.level
+        master, groups = self.master(), self.groups()
+        return Scan(master, self.token, self.job, self.incarnation, stage, level, epoch, mode, groups, port)
+
+    def _outputs(self, session: SparkSession, output: Output, epoch: int, mode: str) -> DataFrame:
+        stage, port = output.stage.name, output.port
+        if self.sizes(stage, mode) > SMALL_ROWS:
+            return self._scan(session, output, epoch, mode)
+        tables = self.collect(stage, epoch, mode, port)
         if tables is None:  # a container went away meanwhile: a scan knows how to wait for the next owner
-            scan = self.scan(stage.name, self._level(stage), epoch, mode)
+            scan = self.scan(stage, epoch, mode, port)
             batches = [batch for part in range(len(scan.parts)) for batch in scan.part(part)]
             tables = [pa.Table.from_batches(batches)] if batches else []
-        schema = self.plan.schemas[stage.name]
+        schema = self.plan.stage(stage).outputs[port]
         return frame_of(session, pa.concat_tables(tables), schema) if tables else session.createDataFrame([], schema)
 
-    def _scan(self, session: SparkSession, stage: Stage, epoch: int, mode: str) -> DataFrame:
-        scan = self.scan(stage.name, self._level(stage), epoch, mode).split(session.sparkContext.defaultParallelism)
-        schema = self.plan.schemas[stage.name]
+    def _scan(self, session: SparkSession, output: Output, epoch: int, mode: str) -> DataFrame:
+        scan = self.scan(output.stage.name, epoch, mode, output.port).split(session.sparkContext.defaultParallelism)
+        schema = self.plan.stage(output.stage.name).outputs[output.port]
         if mode == "changelog":
             schema = StructType([*schema.fields, StructField(DIFF, ByteType())])
         parts = len(scan.parts)
@@ -153,12 +175,10 @@ class EpochJobs:
             return None
         return Push(self.token, self.job, self.incarnation, self.push_groups())
 
-    def _level(self, stage: Stage) -> int:
-        return next(item.plan.level for item in self.plan.inputs if item.node is stage)
-
 
 def preaggregable(item: StageInput, rows: DataFrame) -> bool:
-    return can_preaggregate(rows.schema, _keys(item), _partials(item), ansi=item.plan.operator.ansi)
+    spec = item.plan.operator
+    return isinstance(spec, StageSpec) and can_preaggregate(rows.schema, _keys(item), _partials(item), ansi=spec.ansi)
 
 
 def preaggregated(item: StageInput, rows: DataFrame) -> DataFrame:
@@ -173,7 +193,17 @@ def _keys(item: StageInput) -> list[str]:
 
 
 def _partials(item: StageInput) -> list[PartialColumnSpec]:
-    return [PartialColumnSpec(spec.function, spec.input) for spec in item.plan.operator.aggregates]
+    spec = item.plan.operator
+    assert isinstance(spec, StageSpec), "asked before: preaggregable"
+    return [PartialColumnSpec(aggregate.function, aggregate.input) for aggregate in spec.aggregates]
+
+
+def _times(item: StageInput) -> EventTime | None:
+    if item.time is None:
+        return None
+    now = time.time_ns() // 1000
+    latest = None if item.ahead is None else now + item.ahead
+    return EventTime(item.plan.name, item.time, tuple(name for _, name in item.observed), latest)
 
 
 def _tag(row: Any) -> Tag:
@@ -188,4 +218,6 @@ def _tag(row: Any) -> Tag:
         input_rows=found["input_rows"],
         partial=tuple(found["partial"]),
         inline=bytes(row["rows"]) if row["rows"] is not None else None,
+        times=found["times"],
+        dropped=found["dropped"],
     )

@@ -45,6 +45,18 @@ class Push:
 
 
 @dataclass(frozen=True)
+class EventTime:
+    """The column with the event time of one input. ``names`` are what the largest one of each leaf is reported as; with
+    more than one, ``_s`` tells a row's leaf. Rows without a time, or later than ``latest``, are dropped and counted.
+    """
+
+    stage: str
+    column: str
+    names: tuple[str, ...]
+    latest: int | None  # µs
+
+
+@dataclass(frozen=True)
 class Intake:
     """The function that ``mapInArrow`` runs on every partition of a level's input."""
 
@@ -56,6 +68,7 @@ class Intake:
     # the columns are the rows; with more, `_input` tells which of the structs `i0`, `i1`, … has the row.
     hashed_keys: tuple[int, ...]
     partial: tuple[int, ...] = ()
+    times: tuple[EventTime | None, ...] = ()
     inline_bytes: int = 65_536
     push: Push | None = None
 
@@ -83,12 +96,14 @@ class _Task:
         self._pending_rows = 0
         self._input_rows = 0
         self._spilled = False
+        self._times: dict[str, int] = {}
+        self._dropped: dict[str, dict[str, int]] = {}
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> tuple[dict[str, Any] | None, bytes | None]:
         """The task's tag and, if they are few, its rows. None if it had no rows."""
         intake, writer = self._intake, self._writer
         self._take_until(batches, max(HELD_BYTES, intake.inline_bytes))
-        if writer.rows == 0:
+        if writer.rows == 0 and not self._dropped:
             return None, None
         name, rows = "", None
         if writer.nbytes <= intake.inline_bytes:
@@ -108,6 +123,8 @@ class _Task:
             "task": self._attempt,
             "input_rows": self._input_rows,
             "partial": list(intake.partial),
+            "times": self._times,
+            "dropped": self._dropped,
         }
         return tag, rows
 
@@ -135,10 +152,36 @@ class _Task:
                 rows = rows.remove_column(at)
             else:
                 self._input_rows += rows.num_rows
+            if self._intake.times and (time := self._intake.times[number]) is not None:
+                rows = self._timed(rows, time)
             self._pending[number].append(rows)
             self._pending_rows += rows.num_rows
         if self._pending_rows >= BLOCK_ROWS:
             self._flush()
+
+    def _timed(self, rows: pa.RecordBatch, time: EventTime) -> pa.RecordBatch:
+        """Note the largest event times; rows whose time cannot be right stay out."""
+        times = rows.column(time.column).cast(pa.int64())
+        if times.null_count:
+            rows = self._without(rows, pc.is_null(times), time, "null time")
+            times = rows.column(time.column).cast(pa.int64())
+        if time.latest is not None:
+            future = pc.greater(times, time.latest)
+            if pc.any(future).as_py():
+                rows = self._without(rows, future, time, "future")
+                times = rows.column(time.column).cast(pa.int64())
+        several = len(time.names) > 1
+        leaf = rows.column("_s") if several else None
+        for number, name in enumerate(time.names):
+            mine = times if leaf is None else times.filter(pc.equal(leaf, number))
+            if len(mine):
+                self._times[name] = max(pc.max(mine).as_py(), self._times.get(name, -(1 << 63)))
+        return rows.drop_columns(["_s"]) if several else rows
+
+    def _without(self, rows: pa.RecordBatch, bad: pa.Array, time: EventTime, why: str) -> pa.RecordBatch:
+        counts = self._dropped.setdefault(time.stage, {})
+        counts[why] = counts.get(why, 0) + pc.sum(bad).as_py()
+        return rows.filter(pc.invert(bad))
 
     def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         if batch.num_rows == 0:

@@ -21,9 +21,10 @@ from holdfast.master import instructions as do
 from holdfast.spark.epoch import Tag
 from holdfast.spark.fleet import Fleet
 from holdfast.spark.history import History
+from holdfast.spark.timekeeping import Timekeeper
 
-Sizes = Mapping[str, Mapping[str, int]]
-"""stage → changed/rows"""
+Sizes = Mapping[str, Mapping[str, Any]]
+"""stage → changed, rows, counts"""
 
 
 class Performer:
@@ -33,7 +34,7 @@ class Performer:
         self.incarnation = incarnation
         self.sinks: tuple[str, ...] = ()
         self.counters: dict[str, int] = {}
-        self.clock = 0
+        self.time = Timekeeper(())
         self.bandwidth: float | None = None
         """Bytes a second that each container may send as copies; None: as fast as it can."""
         self._fleet = fleet
@@ -50,8 +51,13 @@ class Performer:
 
     def store_prepare(self, instruction: do.StorePrepare, routing: int) -> ev.Event:
         attachments: list[bytes] = []
-        refs = tuple(_ref(tag, attachments) for tag in instruction.tags)
-        self.clock = max(self.clock, time.time_ns() // 1_000_000)
+        refs = tuple(_ref(tag, attachments) for tag in instruction.tags if _tag_of(tag).rows)
+        level = instruction.level
+        if level == 1:
+            clock = max(self.time.clock, time.time_ns() // 1_000_000)
+        else:  # an epoch has one clock
+            clock = self.prepare_of(instruction.fence.epoch, 1).clock
+        times, before, after = self.time.advance(level, (_tag_of(tag).times for tag in instruction.tags))
         batch = instruction.batch
         ours = Prepare(
             fence=instruction.fence,
@@ -59,8 +65,12 @@ class Performer:
             query_id=batch.query_id,
             batch_id=batch.batch_id,
             offsets=batch.offsets,
+            tick=batch.tick,
             segments=refs,
-            clock=self.clock,
+            clock=clock,
+            times=times,
+            watermark_before=before,
+            watermark_after=after,
             routing=routing,
             sinks=self.counters | {name: self.counters.get(name, -1) + 1 for name in self.sinks},
             attachments=tuple(attachments),
@@ -68,9 +78,9 @@ class Performer:
         with self.ledger_lock:
             stored = self.ledger.put_prepare(ours)
         self._prepares[stored.level] = stored
-        self.clock = max(self.clock, stored.clock)
+        self.time.take(stored)
         faults.place("driver", "after-prepare", stored.fence.epoch)
-        content = ev.Prepared(stored.level, stored.fence, ev.Batch(stored.query_id, stored.batch_id, stored.offsets))
+        content = ev.Prepared(stored.level, stored.fence, ev.Batch(stored.query_id, stored.batch_id, stored.offsets, stored.tick))
         return ev.PrepareStored(instruction.id, content)
 
     def prepare_of(self, epoch: int, level: int) -> Prepare:
@@ -86,10 +96,11 @@ class Performer:
         epoch, batch = instruction.fence.epoch, instruction.batch
         faults.place("driver", "after-sinks", epoch)
         with self.ledger_lock:
-            stored = self.ledger.put_commit(Commit(instruction.fence, batch.query_id, batch.batch_id, batch.offsets))
+            ours = Commit(instruction.fence, batch.query_id, batch.batch_id, batch.offsets, batch.tick)
+            stored = self.ledger.put_commit(ours)
         faults.place("driver", "after-commit", epoch)
         self.counters = dict(self.prepare_of(epoch, 1).sinks)
-        of = ev.Batch(stored.query_id, stored.batch_id, stored.offsets)
+        of = ev.Batch(stored.query_id, stored.batch_id, stored.offsets, stored.tick)
         return ev.CommitStored(instruction.id, stored.fence, of)
 
     # --- slices -------------------------------------------------------------------------------------------
@@ -260,8 +271,13 @@ class Performer:
         return self._fleet().call(instruction.container, action, header)[0]
 
 
-def _ref(tag: object, attachments: list[bytes]) -> SegmentRef:
+def _tag_of(tag: object) -> Tag:
     assert isinstance(tag, Tag)
+    return tag
+
+
+def _ref(given: object, attachments: list[bytes]) -> SegmentRef:
+    tag = _tag_of(given)
     inline = None
     if tag.inline is not None:
         inline = len(attachments)

@@ -34,6 +34,7 @@ class Scan:
     epoch: int
     mode: str  # changed | all | changelog: outputs of the epoch in flight; read: a committed epoch
     parts: Groups
+    port: str = ""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """As ``mapInArrow`` runs it: each incoming id is the number of a part."""
@@ -85,6 +86,7 @@ class Scan:
             "stage": self.stage,
             "epoch": self.epoch,
             "mode": self.mode,
+            "port": self.port,
             "slices": list(slices),
             "skip": {number: received[number] for number in slices if number in received},
         }

@@ -12,9 +12,11 @@ import logging
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -34,10 +36,12 @@ from holdfast.spark.history import EpochFigures, History
 from holdfast.spark.launcher import new_name
 from holdfast.spark.performing import Performer
 from holdfast.spark.scan import Groups
+from holdfast.spark.timekeeping import Timekeeper
 
 LOG = logging.getLogger("holdfast")
 OWNER_SECONDS = 60.0
 CLOCK_SECONDS = 0.25
+TICK_SECONDS = 0.05
 LOADS_SECONDS = 20.0
 BEHIND = (
     do.NeedContainers,
@@ -72,7 +76,8 @@ class Shell:
         self._sinks = sinks
         self._performer = Performer(ledger, incarnation, fleet, self.history)
         self._jobs: EpochJobs | None = None
-        self._sizes: dict[str, dict[str, Mapping[str, int]]] = {}  # container → stage → changed/rows
+        self._sizes: dict[str, dict[str, Mapping[str, Any]]] = {}  # container → stage → changed, rows, counts
+        self.counts: dict[str, Counter[str]] = {}  # stage → late rows and the like, since the run began
         self._changed = threading.Condition()
         self._queue: queue.Queue[ev.Event | threading.Event | None] = queue.Queue()
         self._spark: queue.SimpleQueue[do.Instruction] = queue.SimpleQueue()
@@ -87,6 +92,8 @@ class Shell:
         self._dispatcher = threading.Thread(target=self._dispatch, daemon=True, name="holdfast-master")
         self._dispatcher.start()
         self._clock = threading.Thread(target=self._keep_time, daemon=True, name="holdfast-clock")
+        self.due: int | None = None  # µs of the clock at which something happens though no row comes
+        self._ticker = threading.Thread(target=self._keep_ticking, daemon=True, name="holdfast-ticks")
 
     # --- from outside -------------------------------------------------------------------------------------
 
@@ -95,15 +102,18 @@ class Shell:
         started: ev.Started,
         jobs: EpochJobs,
         counters: Mapping[str, int],
-        clock: int,
+        time: Timekeeper,
         bandwidth: float | None,
     ) -> None:
         self._jobs = jobs
         performer = self._performer
-        performer.sinks, performer.counters, performer.clock = tuple(self._sinks), dict(counters), clock
+        performer.sinks, performer.counters, performer.time = tuple(self._sinks), dict(counters), time
         performer.bandwidth = bandwidth
         self.tell(started)
         self._clock.start()
+        if any(stage.build().clocked for stage in jobs.plan.stages):
+            self.due = 0  # a run before this one may have left something
+            self._ticker.start()
 
     def tell(self, event: ev.Event) -> None:
         self._queue.put(event)
@@ -120,26 +130,57 @@ class Shell:
                 raise self._failed_with(Stopping("the run is being stopped"))
             if self.error is not None:
                 raise self.error
-            began = time.perf_counter()
-            self.tell(ev.BatchOffered(batch))
-            while True:
-                instruction = self._spark.get()
-                match instruction:
-                    case do.FinishBatch() | do.FailBatch() | do.RefuseBatch() if instruction.batch != batch:
-                        continue  # about an earlier offer, which has its answer
-                    case do.FinishBatch():
+            refusal = self._epoch(frame, batch)
+            while refusal is not None:
+                with self._changed:
+                    tick = self.machine.unfinished_tick
+                if tick is None:
+                    raise self._failed_with(refusal.error())
+                # Begun by us or by a driver before us, it has to be finished first.
+                self._epoch(None, tick)
+                refusal = self._epoch(frame, batch)
+
+    def _epoch(self, frame: DataFrame | None, batch: ev.Batch) -> do.RefuseBatch | None:
+        """Offer a batch, or a tick, and run its jobs of Spark until it is committed."""
+        began = time.perf_counter()
+        self.tell(ev.BatchOffered(batch))
+        while True:
+            instruction = self._spark.get()
+            match instruction:
+                case do.FinishBatch() | do.FailBatch() | do.RefuseBatch() if instruction.batch != batch:
+                    continue  # about an earlier offer, which has its answer
+                case do.FinishBatch():
+                    if not batch.tick:
                         self.last = replace(self.last, seconds=time.perf_counter() - began)
                         self.on_commit(self.last)
-                        return
-                    case do.FailBatch(error=error):
-                        raise self._failed_with(error)
-                    case do.RefuseBatch():
-                        raise self._failed_with(instruction.error())
-                    case do.Stop():
-                        assert self.error is not None
-                        raise self._failed_with(self.error)
-                    case _:
-                        self._run_job(frame, instruction)
+                    return None
+                case do.FailBatch(error=error):
+                    raise self._failed_with(error)
+                case do.RefuseBatch():
+                    return instruction
+                case do.Stop():
+                    assert self.error is not None
+                    raise self._failed_with(self.error)
+                case _:
+                    self._run_job(frame, instruction)
+
+    def _keep_ticking(self) -> None:
+        """Run an epoch without rows when a timer or the end of a window in processing time asks for one."""
+        while not self._closing.wait(TICK_SECONDS):
+            if self.due is None or time.time_ns() // 1000 < self.due or not self._gate.acquire(blocking=False):
+                continue  # not yet; or an epoch is running, which will do as well
+            try:
+                with self._changed:
+                    tick = self.machine.unfinished_tick or self.machine.next_tick
+                if tick is None or self._stopping or self.error is not None:
+                    continue
+                self._offering = threading.get_ident()
+                self._epoch(None, tick)
+            except Exception as error:
+                self._fatal(error if isinstance(error, HoldfastError) else HoldfastError(f"A tick failed: {error}"))
+                return
+            finally:
+                self._gate.release()
 
     def scrub(self) -> int:
         """Read the log above the newest checkpoint back; if part is bad, checkpoint while live state is past it."""
@@ -179,8 +220,9 @@ class Shell:
         self._closing.set()
         self._queue.put(None)
         self._dispatcher.join(10)
-        if self._clock.is_alive():
-            self._clock.join(10)
+        for thread in (self._clock, self._ticker):
+            if thread.is_alive():
+                thread.join(10)
         for pool in (self._pool, self._behind):
             pool.shutdown(wait=True, cancel_futures=True)
 
@@ -224,13 +266,13 @@ class Shell:
             owners = self.machine.routing.table
         return self._by_owner([owner if number in wanted else None for number, owner in enumerate(owners)])
 
-    def collect(self, stage: str, epoch: int, mode: str) -> list[pa.Table] | None:
+    def collect(self, stage: str, epoch: int, mode: str, port: str) -> list[pa.Table] | None:
         """A small output, straight from all containers at once; None if one of them could not answer."""
         fleet = self._fleet()
 
         def one(group: tuple[Address, tuple[int, ...]]) -> list[pa.Table]:
             address, slices = group
-            header = {"stage": stage, "slices": slices, "epoch": epoch, "mode": mode}
+            header = {"stage": stage, "slices": slices, "epoch": epoch, "mode": mode, "port": port}
             _, blobs = fleet.call(address.container, "collect", header)
             return [pa.ipc.open_stream(blob).read_all() for blob in blobs]
 
@@ -245,6 +287,10 @@ class Shell:
             return sum(
                 sizes.get(stage, {}).get("rows" if mode == "all" else "changed", 0) for sizes in self._sizes.values()
             )
+
+    @property
+    def time(self) -> Timekeeper:
+        return self._performer.time
 
     def suspects(self) -> frozenset[str]:
         return self._fleet().suspects
@@ -446,15 +492,21 @@ class Shell:
         self.rows += read
         jobs = self._jobs
         assert jobs is not None
-        changed = sum(self.size_of(item.plan.name, "changed") for item in jobs.plan.at_level(1))
+        changed = sum(self.size_of(item.plan.name, "changed") for item in jobs.plan.intake(1))
         jobs.preaggregation.saw(read, sum(ref.rows for ref in first.segments), len(first.segments), changed)
         self.last = EpochFigures(read, self.last.seconds, dict(jobs.seconds))
         with self._changed:
+            due = []
+            for sizes in self._sizes.values():
+                for stage, figures in sizes.items():
+                    self.counts.setdefault(stage, Counter()).update(figures.get("counts", {}))
+                    due += [figures["due"]] if figures.get("due") is not None else []
+            self.due = min(due, default=None)
             self._sizes.clear()
 
     # --- in Spark's thread --------------------------------------------------------------------------------
 
-    def _run_job(self, frame: DataFrame, instruction: do.Instruction) -> None:
+    def _run_job(self, frame: DataFrame | None, instruction: do.Instruction) -> None:
         assert self._jobs is not None
         try:
             if instruction.looks and not self._still_ours():
@@ -462,6 +514,9 @@ class Shell:
             match instruction:
                 case do.RunIntake(fence=fence, level=level):
                     tags = tuple(self._jobs.intake(frame, fence, level))
+                    for tag in tags:
+                        for stage, dropped in tag.dropped.items():
+                            self.counts.setdefault(stage, Counter()).update(dropped)
                     faults.place("driver", "after-segments", fence.epoch)
                     self.tell(ev.IntakeDone(instruction.id, tags))
                 case do.RunSink(fence=fence, sink=name):

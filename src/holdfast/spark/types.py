@@ -18,7 +18,7 @@ from pyspark.sql.types import DataType
 
 from holdfast.errors import PlanError
 
-AGGREGATES = ("count", "sum", "min", "max", "mean", "var", "stddev", "first", "last", "approx_distinct")
+AGGREGATES = ("count", "sum", "min", "max", "mean", "var", "stddev", "first", "last", "approx_distinct", "count_distinct")
 
 INTEGERS = ("tinyint", "smallint", "int", "bigint")
 FRACTIONS = ("float", "double")
@@ -99,7 +99,7 @@ def aggregate_result_type(function: str, input_type: DataType | str | None, colu
         raise _refused(function, column, name, "it is not a number", f"Cast it first: cast({column or 'x'} as double).")
     if reason := key_type_error(name):
         raise _refused(function, column, name, reason, "Select an atomic column before key_by.")
-    if function == "approx_distinct":
+    if function in ("approx_distinct", "count_distinct"):
         return "bigint"
     if function in ("min", "max", "first", "last"):
         return name

@@ -42,6 +42,7 @@ class Header:
     purged_at: int
     start: int
     stop: int
+    table: int = 0
     format: int = _FORMAT
 
     @property

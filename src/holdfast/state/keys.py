@@ -41,6 +41,26 @@ class KeyRows:
         spans = self.spans[start:stop] if len(self.spans) else self.spans
         return KeyRows(self.hash[start:stop], self.nulls[start:stop], self.words[start:stop], spans, self.tail)
 
+    def take(self, at: Array) -> KeyRows:
+        """Those rows, in that order. They may be looked up and placed, but not be concatenated any more."""
+        spans = self.spans[at] if len(self.spans) else self.spans
+        return KeyRows(self.hash[at], self.nulls[at], self.words[at], spans, self.tail)
+
+    def extended(self, *extra: Ints) -> KeyRows:
+        """The same keys with words of our own after them (a window's start, a number), as keys of another table."""
+        words = np.column_stack([self.words, *extra])
+        return KeyRows(self.hash ^ _mixed(extra), self.nulls, words, self.spans, self.tail)
+
+    def shortened(self, count: int) -> KeyRows:
+        """The keys that were extended by ``count`` words."""
+        extra = [self.words[:, at] for at in range(self.words.shape[1] - count, self.words.shape[1])]
+        words = np.ascontiguousarray(self.words[:, :-count])
+        return KeyRows(self.hash ^ _mixed(extra), self.nulls, words, self.spans, self.tail)
+
+    def belongs(self, keys: KeyRows, count: int) -> Array:
+        """Which of these rows, extended by ``count`` words, belong to one of ``keys`` by their hashes."""
+        return np.isin(self.shortened(count).hash, keys.hash)
+
     @staticmethod
     def concat(parts: Sequence[KeyRows]) -> KeyRows:
         spans, tail = joined([(part.spans, part.tail) for part in parts])
@@ -114,6 +134,17 @@ class KeyCodec:
                 values = keys.words[:, first].copy()
                 arrays.append(arrow.of_fixed(kind, values.view(np.float64) if kind.kind == "float" else values, flags))
         return arrays
+
+
+def _mixed(extra: Sequence[Ints]) -> Ints:
+    """A hash of those words that can be taken out of another by the same xor that put it in."""
+    total: Ints = np.zeros(len(extra[0]), np.int64)
+    for number, words in enumerate(extra):
+        mixed = words.view(np.uint64) + np.uint64((number + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        total ^= (mixed ^ (mixed >> np.uint64(31))).view(np.int64)
+    return total
 
 
 def _words(array: pa.Array, kind: AtomicType) -> Ints:

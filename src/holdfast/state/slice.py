@@ -1,22 +1,27 @@
 """A slice's state: the six questions, and their columnar answer.
 
-``SliceState`` is what backup, checkpoint, migration, recovery and queries are written against.
-``ColumnarSlice`` answers it for every operator whose state is a row of accumulators per key: the operator
-says how rows fold into columns and how columns become output; epochs, undo, deltas and reads are the same
-for all and live here.
+``SliceState`` is what backup, checkpoint, migration, recovery and queries are written against. ``TableSlice`` answers
+it for every operator: its state is one or more tables of keyed rows, and the operator says what an epoch does to them
+and what it puts out. Epochs, undo, deltas and reads are the same for all and live here.
+
+An operator touches rows only through ``Work``, which keeps what they were before. What it puts out is either a view of
+its first table (a running aggregate: rows whose change epoch is this one) or rows that it emits; those are kept until
+the epoch is released, for nobody could make them again from a state that has closed its windows.
 
 No locks: a slice is used by one thread at a time, and its caller sees to that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
 
-from holdfast.errors import EpochGone, FunctionError
+from holdfast.errors import EpochGone
 from holdfast.state import copies
 from holdfast.state.columns import Arena, Array, Ints
 from holdfast.state.keys import KeyRows
@@ -27,6 +32,24 @@ from holdfast.state.undo import Snapshot, UndoSet
 Mode = Literal["changed", "all", "changelog"]
 # Below this many rows dead ones cost less than renumbering everybody.
 PURGE_ABOVE = 1024
+NEVER = -(1 << 62)
+"""The watermark of a stream that has not begun."""
+MAIN = ""
+"""The output of a stage that has but one."""
+
+
+@dataclass(frozen=True)
+class EpochTime:
+    """What an epoch says of time, in microseconds. Rows before ``late`` come too late; what ends by ``watermark`` may
+    close; ``clock`` is processing time.
+    """
+
+    late: int = NEVER
+    watermark: int = NEVER
+    clock: int = 0
+
+
+NO_TIME = EpochTime()
 
 
 @runtime_checkable
@@ -35,7 +58,7 @@ class SliceState(Protocol):
 
     epoch: int
 
-    def apply(self, epoch: int, rows: Rows | None) -> None:
+    def apply(self, epoch: int, *inputs: Rows | None, time: EpochTime = NO_TIME) -> None:
         """Bring the slice from ``epoch`` - 1 to ``epoch``. If it raises, the slice is as it was."""
 
     def undo(self) -> None:
@@ -44,34 +67,43 @@ class SliceState(Protocol):
     def release(self, epoch: int) -> None:
         """Epochs up to this one will not be undone, nor epochs below it read."""
 
-    def delta(self, base: int, epoch: int, start: int = 0, count: int | None = None) -> pa.RecordBatch:
-        """Rows changed in (base, epoch], as of ``epoch``, of ``count`` slots from ``start`` on; base 0 is a full copy.
+    def delta(self, base: int, epoch: int, start: int = 0, count: int | None = None, table: int = 0) -> pa.RecordBatch:
+        """Rows of a table changed in (base, epoch], as of ``epoch``, of ``count`` slots from ``start`` on; base 0 is a
+        full copy.
 
         Parts that follow one another may be asked for while later epochs are applied or undone in between: as long as
         ``epoch`` is held, together they are what one call would have given.
         """
 
     def load(self, parts: Sequence[pa.RecordBatch], epoch: int) -> None:
-        """Become what a full copy and the deltas after it say."""
+        """Become what full copies of the tables and the deltas after them say."""
 
-    def activate(self, copy: copies.Loader) -> None:
-        """Become what a loader has put together. It is this slice's from now on."""
+    def activate(self, loaded: Sequence[copies.Loader]) -> None:
+        """Become what loaders have put together, one a table. They are this slice's from now on."""
 
-    def demote(self) -> copies.Loader:
-        """The state at its present epoch as a loader that deltas may go on from. The slice itself is over."""
+    def demote(self) -> list[copies.Loader]:
+        """The state at its present epoch as loaders that deltas may go on from. The slice itself is over."""
 
     def read(self, epoch: int, keys: KeyRows | None = None) -> pa.RecordBatch:
-        """Output rows as of ``epoch``: all, or those of ``keys`` that exist, in their order."""
+        """The first table's rows as of ``epoch``: all, or those of ``keys`` that exist, in their order."""
 
-    def outputs(self, epoch: int, mode: Mode) -> pa.RecordBatch:
-        """What the epoch puts out, in slot order."""
+    def outputs(self, epoch: int, mode: Mode, port: str = MAIN) -> pa.RecordBatch:
+        """What the epoch puts out, in an order that is part of the state."""
 
     @property
     def rows(self) -> int: ...
 
     @property
     def changed(self) -> int:
-        """How many keys the last epoch touched."""
+        """How many rows the last epoch puts out."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """What the last epoch counted: late rows and the like."""
+
+    @property
+    def due(self) -> int | None:
+        """The clock (µs) at which an epoch would do something though no row comes; None: never."""
 
     @property
     def nbytes(self) -> int: ...
@@ -82,49 +114,139 @@ class SliceState(Protocol):
 
 
 class SliceOperator(Protocol):
-    """What a columnar slice asks of its operator."""
+    """What a slice asks of its operator. The first layout is that of the table that ``read`` reads."""
 
-    layout: Layout
-    changelog_schema: pa.Schema
+    layouts: tuple[Layout, ...]
+    emits: bool
+    clocked: bool
+    """Whether the clock alone can make it do something."""
 
-    def fold(self, table: Table, slots: Ints, rows: Rows) -> None: ...
+    def due(self, tables: Sequence[Table]) -> int | None:
+        """When it will: the clock in microseconds."""
 
-    def finish(self, keys: KeyRows, columns: Sequence[Array], arenas: Sequence[Arena | None]) -> pa.RecordBatch: ...
+    def apply(self, work: Work, *inputs: Rows | None) -> None:
+        """What the epoch does. Called in every epoch, with rows or without."""
+
+    def finish(self, keys: KeyRows, columns: Sequence[Array], arenas: Sequence[Arena | None]) -> pa.RecordBatch:
+        """Rows of the first table as people see them."""
+
+    def find(self, table: Table, keys: KeyRows) -> Ints:
+        """The slots of the first table that belong to these keys of the stage, -1 where there is none."""
+
+    def empty(self, port: str) -> pa.RecordBatch:
+        """No rows of that output."""
+
+
+@dataclass
+class Emitted:
+    """What an epoch put out, output by output, in order; with signs where rows are taken back."""
+
+    batches: dict[str, list[pa.RecordBatch]] = field(default_factory=dict)
+    signs: dict[str, list[Array]] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def rows(self) -> int:
+        return sum(batch.num_rows for batches in self.batches.values() for batch in batches)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(batch.nbytes for batches in self.batches.values() for batch in batches)
+
+
+class Work:
+    """An operator's hands during one epoch: tables to read, and the ways to change them that can be undone."""
+
+    def __init__(self, epoch: int, time: EpochTime, tables: Sequence[Table], undo: Sequence[UndoSet]) -> None:
+        self.epoch = epoch
+        self.time = time
+        self.tables = tables
+        self.emitted = Emitted()
+        self._undo = undo
+
+    def place(self, keys: KeyRows, table: int = 0) -> Ints:
+        """The slots of all keys, about to be changed; new ones get a row of zeros."""
+        placed = self.tables[table].place(keys, self.epoch)
+        self._undo[table].take(self.tables[table], placed.touched, placed.changed_at)
+        return placed.slots
+
+    def touch(self, slots: Ints, table: int = 0) -> None:
+        """Those rows are about to be changed. No slot twice."""
+        held = self.tables[table]
+        first = slots[held.change[slots] != self.epoch]
+        self._undo[table].take(held, first, held.change[first])
+        held.change[first] = self.epoch
+
+    def bury(self, slots: Ints, table: int = 0) -> None:
+        """Those rows die: they keep slot, key and change epoch, and forget the rest. None is dead already."""
+        held = self.tables[table]
+        assert held.layout.alive is not None, "rows of this table do not die"
+        self.touch(slots, table)
+        for column in held.columns:
+            column[slots] = 0
+
+    def concerned(self, table: int = 0) -> Ints:
+        """The slots that this epoch has changed so far, old ones first."""
+        return np.concatenate([self._undo[table].slots, np.arange(self._undo[table].rows, self.tables[table].rows)])
+
+    def before(self, table: int = 0) -> tuple[Ints, list[Array]]:
+        """The rows this epoch has changed, as they were before: slots and columns. None that were born in it."""
+        undo = self._undo[table]
+        return undo.slots, undo.columns or [column[:0] for column in self.tables[table].columns]
+
+    def born(self, table: int = 0) -> int:
+        """Slots from here on were made in this epoch."""
+        return self._undo[table].rows
+
+    def emit(self, rows: pa.RecordBatch, sign: Array | None = None, port: str = MAIN) -> None:
+        """Put rows out after those before; ``sign`` is -1 for a row that is taken back."""
+        if rows.num_rows:
+            self.emitted.batches.setdefault(port, []).append(rows)
+            signs = np.ones(rows.num_rows, np.int8) if sign is None else sign.astype(np.int8)
+            self.emitted.signs.setdefault(port, []).append(signs)
+
+    def count(self, what: str, rows: int) -> None:
+        """Say how many rows something befell; the run's status adds them up."""
+        if rows:
+            self.emitted.counts[what] += rows
 
 
 def read_copy(operator: SliceOperator, copy: copies.Loader, keys: KeyRows) -> pa.RecordBatch:
-    """Output rows of those of ``keys`` that a copy has, in their order; slower than a slice's own read."""
+    """Rows of those of ``keys`` that a copy of the first table has; slower than a slice's own read."""
     snapshot = Snapshot.of(copy.table)
-    slots = copy.table.search(keys)
+    copy.table.reindex(copy.table.rows)
+    try:
+        slots = operator.find(copy.table, keys)
+    finally:
+        copy.table.drop_index()
     slots = snapshot.living(slots[slots >= 0])
     return operator.finish(copy.table.keys(slots), snapshot.columns(slots), copy.table.arenas)
 
 
-class ColumnarSlice:
-    """One slice of a keyed stage, in columns."""
+class TableSlice:
+    """One slice of a stage, in tables."""
 
     def __init__(self, operator: SliceOperator) -> None:
         self.epoch = 0
         self._operator = operator
-        self._table = Table(operator.layout)
-        self._undo: list[UndoSet] = []  # oldest first, one for each epoch up to the present one
+        self._tables = [Table(layout) for layout in operator.layouts]
+        # One entry for each epoch up to the present one, oldest first: an undo set a table, and what was put out.
+        self._undo: list[list[UndoSet]] = []
+        self._emitted: list[Emitted] = []
 
     # -- apply and undo
 
-    def apply(self, epoch: int, rows: Rows | None) -> None:
+    def apply(self, epoch: int, *inputs: Rows | None, time: EpochTime = NO_TIME) -> None:
         assert epoch == self.epoch + 1, f"epoch {epoch} cannot follow {self.epoch}"
-        former = self._purge(epoch)
+        former = [self._purge(at, epoch) for at in range(len(self._tables))]
         self._leave_garbage()
-        undo = UndoSet.begin(epoch, self._table, former)
-        self._undo.append(undo)
+        sets = [UndoSet.begin(epoch, table, was) for table, was in zip(self._tables, former, strict=True)]
+        work = Work(epoch, time, self._tables, sets)
+        self._undo.append(sets)
+        self._emitted.append(work.emitted)
         self.epoch = epoch
-        if rows is None or not len(rows):
-            return
         try:
-            placed = self._table.place(rows.keys, epoch)
-            undo.take(self._table, placed)
-            self._operator.fold(self._table, placed.slots, rows)
-            self._bury(undo)
+            self._operator.apply(work, *inputs)
         except BaseException:
             self.undo()
             raise
@@ -136,81 +258,81 @@ class ColumnarSlice:
                 safe="the slice is unchanged.",
                 todo="recover the slice from a copy and the log.",
             )
-        self._table = self._undo.pop().restore(self._table)
+        self._emitted.pop()
+        self._tables = [undo.restore(table) for undo, table in zip(self._undo.pop(), self._tables, strict=True)]
         self.epoch -= 1
 
     def release(self, epoch: int) -> None:
-        self._undo = [undo for undo in self._undo if undo.epoch > epoch]
+        kept = max(0, min(len(self._undo), self.epoch - epoch))
+        self._undo = self._undo[len(self._undo) - kept :]
+        self._emitted = self._emitted[len(self._emitted) - kept :]
 
-    def _bury(self, undo: UndoSet) -> None:
-        """Rows whose count came down to 0 are dead: they keep slot, key and change epoch, and forget the
-        rest.
-        """
-        alive = self._table.layout.alive
-        if alive is None:
-            return
-        table = self._table
-        concerned = np.concatenate([undo.slots, np.arange(undo.rows, table.rows)])
-        counts = table.columns[alive][concerned]
-        if (counts < 0).any():
-            raise FunctionError(
-                f"{int((counts < 0).sum())} keys had more rows taken back than they ever got.",
-                safe="the slice is as it was before this epoch.",
-                todo="check that the updating input sends every row with +1 before it takes it back with -1.",
-            )
-        dead = concerned[counts == 0]
-        for column in table.columns:
-            column[dead] = 0
-
-    def _purge(self, epoch: int) -> Table | None:
+    def _purge(self, at: int, epoch: int) -> Table | None:
         """Leave dead rows behind when they are the majority; the table before, if that happened.
 
         When depends on the rows alone, so every copy of the slice purges in the same epoch.
         """
-        table, alive = self._table, self._table.layout.alive
+        table = self._tables[at]
+        alive = table.layout.alive
         if alive is None or table.rows <= PURGE_ABOVE:
             return None
         living = np.flatnonzero(table.columns[alive][: table.rows])
         if 2 * len(living) >= table.rows:
             return None
-        self._table = table.kept(living)
-        self._table.purged_at = epoch
+        self._tables[at] = table.kept(living)
+        self._tables[at].purged_at = epoch
         return table
 
     def _leave_garbage(self) -> None:
         """Bytes that neither a row nor an undo set points at may go."""
-        self._table.leave_garbage([undo.columns for undo in self._undo if undo.columns])
+        for at, table in enumerate(self._tables):
+            images = []
+            for sets in reversed(self._undo if table.purged_at <= self.epoch else ()):
+                if sets[at].columns:
+                    images.append(sets[at].columns)
+                if sets[at].former is not None:
+                    break  # what is older points into the arenas of the table before
+            table.leave_garbage(images)
 
     # -- copies
 
-    def delta(self, base: int, epoch: int, start: int = 0, count: int | None = None) -> pa.RecordBatch:
+    def delta(self, base: int, epoch: int, start: int = 0, count: int | None = None, table: int = 0) -> pa.RecordBatch:
         assert 0 <= base <= epoch, f"a delta cannot lead from epoch {base} to {epoch}"
-        snapshot = self._as_of(epoch)
+        snapshot = self._as_of(epoch, table)
         # A purge gave rows new slots: what is based on the old ones cannot be patched.
         purged_at = snapshot.table.purged_at
         full = base == 0 or base < purged_at
         stop = snapshot.rows if count is None else min(start + count, snapshot.rows)
         assert 0 <= start <= stop, f"there is no slot {start} at epoch {epoch}"
         slots = snapshot.slots(start, stop) if full else snapshot.changed(base, start, stop)
-        return copies.encode(snapshot, slots, copies.Header(base, epoch, full, snapshot.rows, purged_at, start, stop))
+        header = copies.Header(base, epoch, full, snapshot.rows, purged_at, start, stop, table=table)
+        return copies.encode(snapshot, slots, header)
 
     def load(self, parts: Sequence[pa.RecordBatch], epoch: int) -> None:
-        loader = copies.Loader(self._operator.layout)
+        loaders = [copies.Loader(layout) for layout in self._operator.layouts]
         for part in parts:
-            loader.add(part)
+            header = copies.header_of(part)
+            loaders[header.table].add(part, header)
         if not parts:
-            loader.epoch = epoch
-        assert loader.epoch == epoch, f"copies up to {loader.epoch} do not make epoch {epoch}"
-        self.activate(loader)
+            for loader in loaders:
+                loader.epoch = epoch
+        assert all(loader.epoch == epoch for loader in loaders), (
+            f"copies up to {[loader.epoch for loader in loaders]} do not make epoch {epoch}"
+        )
+        self.activate(loaders)
 
-    def activate(self, copy: copies.Loader) -> None:
-        self._table, self._undo, self.epoch = copy.finish(), [], copy.epoch
+    def activate(self, loaded: Sequence[copies.Loader]) -> None:
+        (epoch,) = {loader.epoch for loader in loaded}
+        self._tables, self._undo, self._emitted = [loader.finish() for loader in loaded], [], []
+        self.epoch = epoch
 
-    def demote(self) -> copies.Loader:
-        copy = copies.Loader(self._operator.layout, self._table, self.epoch)
+    def demote(self) -> list[copies.Loader]:
+        layouts = self._operator.layouts
+        loaded = [copies.Loader(layout, table, self.epoch) for layout, table in zip(layouts, self._tables, strict=True)]
         # Whoever still has this object finds no epoch in it.
-        self._table, self._undo, self.epoch = Table(self._operator.layout), [], -1
-        return copy
+        self._tables, self._undo, self._emitted = [Table(layout) for layout in layouts], [], []
+        self.epoch = -1
+        return loaded
 
     # -- reads
 
@@ -218,10 +340,12 @@ class ColumnarSlice:
         snapshot = self._as_of(epoch)
         if keys is None:
             return self._finished(snapshot, snapshot.slots())
-        slots = snapshot.table.find(keys)
+        slots = self._operator.find(snapshot.table, keys)
         return self._finished(snapshot, slots[(slots >= 0) & (slots < snapshot.rows)])
 
-    def outputs(self, epoch: int, mode: Mode) -> pa.RecordBatch:
+    def outputs(self, epoch: int, mode: Mode, port: str = MAIN) -> pa.RecordBatch:
+        if mode != "all" and (self._operator.emits or port != MAIN):
+            return self._emission(epoch, mode, port)
         snapshot = self._as_of(epoch)
         if mode == "all":
             return self._finished(snapshot, snapshot.slots())
@@ -230,34 +354,63 @@ class ColumnarSlice:
         assert mode == "changelog", f"unknown output mode {mode!r}"
         return self._changelog(snapshot, epoch)
 
+    def _emission(self, epoch: int, mode: Mode, port: str) -> pa.RecordBatch:
+        at = len(self._emitted) - 1 - (self.epoch - epoch)
+        if epoch > self.epoch or at < 0:
+            # Before its first epoch a slice has put out nothing; a released one is gone.
+            if epoch == self.epoch == 0:
+                return self._signed(self._operator.empty(port), np.empty(0, np.int8), mode)
+            raise self._gone(epoch)
+        emitted = self._emitted[at]
+        if port not in emitted.batches:
+            return self._signed(self._operator.empty(port), np.empty(0, np.int8), mode)
+        return self._signed(pa.concat_batches(emitted.batches[port]), np.concatenate(emitted.signs[port]), mode)
+
+    @staticmethod
+    def _signed(rows: pa.RecordBatch, sign: Array, mode: Mode) -> pa.RecordBatch:
+        if mode == "changelog":
+            return rows.append_column(pa.field("_d", pa.int8()), pa.array(sign, pa.int8()))
+        return rows if (sign > 0).all() else rows.filter(pa.array(sign > 0))
+
     @property
     def rows(self) -> int:
-        alive = self._table.layout.alive
-        rows = self._table.rows
-        return rows if alive is None else int(np.count_nonzero(self._table.columns[alive][:rows]))
+        table = self._tables[0]
+        alive = table.layout.alive
+        return table.rows if alive is None else int(np.count_nonzero(table.columns[alive][: table.rows]))
 
     @property
     def changed(self) -> int:
         if not self._undo:
             return 0
-        last = self._undo[-1]
-        return len(last.slots) + self._table.rows - last.rows
+        if self._operator.emits:
+            return self._emitted[-1].rows
+        last = self._undo[-1][0]
+        return len(last.slots) + self._tables[0].rows - last.rows
+
+    @property
+    def due(self) -> int | None:
+        return self._operator.due(self._tables) if self._operator.clocked else None
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        return self._emitted[-1].counts if self._emitted else {}
 
     @property
     def nbytes(self) -> int:
-        return self._table.nbytes + self.undo_nbytes
+        return sum(table.nbytes for table in self._tables) + self.undo_nbytes
 
     @property
     def undo_nbytes(self) -> int:
-        return sum(undo.nbytes for undo in self._undo)
+        kept = sum(undo.nbytes for sets in self._undo for undo in sets)
+        return kept + sum(emitted.nbytes for emitted in self._emitted)
 
-    def _as_of(self, epoch: int) -> Snapshot:
+    def _as_of(self, epoch: int, table: int = 0) -> Snapshot:
         if epoch == self.epoch:
-            return Snapshot.of(self._table)
-        later = [undo for undo in reversed(self._undo) if undo.epoch > epoch]
+            return Snapshot.of(self._tables[table])
+        later = [sets[table] for sets in reversed(self._undo) if sets[table].epoch > epoch]
         if epoch > self.epoch or len(later) != self.epoch - epoch:
             raise self._gone(epoch)
-        return Snapshot.before(self._table, later)
+        return Snapshot.before(self._tables[table], later)
 
     def _gone(self, epoch: int) -> EpochGone:
         return EpochGone(
@@ -272,19 +425,35 @@ class ColumnarSlice:
 
     def _changelog(self, snapshot: Snapshot, epoch: int) -> pa.RecordBatch:
         """Per changed key the old row with -1, then the new one with +1, in slot order."""
-        undo = next((undo for undo in self._undo if undo.epoch == epoch), None)
+        undo = next((sets[0] for sets in self._undo if sets[0].epoch == epoch), None)
         if undo is None:
             raise self._gone(epoch - 1)
-        alive = snapshot.table.layout.alive
-        new = snapshot.living(snapshot.changed(epoch - 1))
-        latest = snapshot.columns(new)
-        images = undo.columns or [column[:0] for column in latest]
-        old = np.arange(len(undo.slots)) if alive is None else np.flatnonzero(images[alive])
-        slots = np.concatenate([undo.slots[old], new])
-        sign = np.concatenate([np.full(len(old), -1, np.int8), np.ones(len(new), np.int8)])
-        order = np.lexsort((sign, slots))
-        columns = [np.concatenate([image[old], now])[order] for image, now in zip(images, latest, strict=True)]
-        rows = self._operator.finish(snapshot.table.keys(slots[order]), columns, snapshot.table.arenas)
-        return pa.RecordBatch.from_arrays(
-            [*rows.columns, pa.array(sign[order])], schema=self._operator.changelog_schema
+        rows, sign = changelog(
+            self._operator, snapshot.table, (undo.slots, undo.columns), snapshot.changed(epoch - 1), snapshot.columns
         )
+        return self._signed(rows, sign, "changelog")
+
+
+def changelog(
+    operator: SliceOperator,
+    table: Table,
+    before: tuple[Ints, Sequence[Array]],
+    changed: Ints,
+    columns: Callable[[Ints], list[Array]],
+) -> tuple[pa.RecordBatch, Array]:
+    """Rows of a table as they were (-1) and as they are (+1), key by key in slot order, with their signs.
+
+    ``before`` has the slots that an epoch touched and their columns, ``changed`` all slots it changed or made.
+    """
+    alive = table.layout.alive
+    latest = columns(changed)
+    if alive is not None:
+        living = latest[alive] > 0
+        changed, latest = changed[living], [column[living] for column in latest]
+    slots, images = before[0], before[1] or [column[:0] for column in latest]
+    old = np.arange(len(slots)) if alive is None else np.flatnonzero(images[alive])
+    all_slots = np.concatenate([slots[old], changed])
+    sign = np.concatenate([np.full(len(old), -1, np.int8), np.ones(len(changed), np.int8)])
+    order = np.lexsort((sign, all_slots))
+    merged = [np.concatenate([image[old], now])[order] for image, now in zip(images, latest, strict=True)]
+    return operator.finish(table.keys(all_slots[order]), merged, table.arenas), sign[order]

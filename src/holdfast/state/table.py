@@ -129,27 +129,6 @@ class Table:
         """Save the index's memory while nobody looks keys up; ``reindex`` makes it again."""
         self.index = np.full(2 * SMALLEST, indexing.EMPTY, np.int32)
 
-    def search(self, keys: KeyRows) -> Ints:
-        """What ``find`` answers, without an index: a pass over all hashes, for a few keys now and then."""
-        slots = np.full(len(keys), -1, np.int64)
-        likely = np.flatnonzero(np.isin(self.hash[: self.rows], keys.hash))
-        hashes = self.hash[likely]
-        for number in range(len(keys)):
-            for slot in likely[hashes == keys.hash[number]].tolist():
-                if self._is_key(slot, keys, number):
-                    slots[number] = slot
-        return slots
-
-    def _is_key(self, slot: int, keys: KeyRows, number: int) -> bool:
-        if self.nulls[slot] != keys.nulls[number] or (self.words[slot] != keys.words[number]).any():
-            return False
-        if not self.layout.tail:
-            return True
-        (mine, length), (theirs, same) = self.spans[slot], keys.spans[number]
-        return bool(
-            length == same and (self.tail.data[mine : mine + length] == keys.tail[theirs : theirs + same]).all()
-        )
-
     def leave_garbage(self, images: Sequence[Sequence[Array]] = ()) -> None:
         """Copy an arena that has doubled, without the bytes that neither a row nor one of ``images`` points at."""
         for number, arena in enumerate(self.arenas):
@@ -178,13 +157,17 @@ class Table:
         table.nulls[: len(slots)] = self.nulls[slots]
         table.words[: len(slots)] = self.words[slots]
         table.change[: len(slots)] = self.change[slots]
-        for new, old in zip(table.columns, self.columns, strict=True):
-            new[: len(slots)] = old[slots]
+        for new, old, into, of in zip(table.columns, self.columns, table.arenas, self.arenas, strict=True):
+            if into is None or of is None:
+                new[: len(slots)] = old[slots]
+            else:
+                offsets, into.data = packed(old[slots], of.data)
+                into.used, into.copy_at = len(into.data), max(into.copy_at, 2 * len(into.data))
+                new[: len(slots)] = spans_of(offsets)
         if self.layout.tail:
             offsets, table.tail.data = packed(self.spans[slots], self.tail.data)
             table.tail.used = len(table.tail.data)
             table.spans[: len(slots)] = spans_of(offsets)
-        assert all(arena is None for arena in self.arenas), "only invertible accumulators can lose rows"
         table.reindex(len(slots))
         return table
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from holdfast.state.columns import NO_INTS, Array, Ints
-from holdfast.state.table import Placed, Table
+from holdfast.state.table import Table
 
 
 @dataclass(slots=True)
@@ -32,10 +32,18 @@ class UndoSet:
     def begin(epoch: int, table: Table, former: Table | None) -> UndoSet:
         return UndoSet(epoch, table.rows, table.tail.used, former, NO_INTS, np.empty(0, np.int32), [])
 
-    def take(self, table: Table, placed: Placed) -> None:
-        """Keep the rows that the epoch is about to change."""
-        self.slots, self.changed_at = placed.touched, placed.changed_at
-        self.columns = [column[self.slots] for column in table.columns]
+    def take(self, table: Table, slots: Ints, changed_at: Array) -> None:
+        """Keep rows that the epoch is about to change for the first time."""
+        old = slots < self.rows  # what the epoch itself made needs no image: it will be cut off
+        if not old.all():
+            slots, changed_at = slots[old], changed_at[old]
+        images = [column[slots] for column in table.columns]
+        if not len(self.slots):
+            self.slots, self.changed_at, self.columns = slots, changed_at, images
+        elif len(slots):
+            self.slots = np.concatenate([self.slots, slots])
+            self.changed_at = np.concatenate([self.changed_at, changed_at])
+            self.columns = [np.concatenate(both) for both in zip(self.columns, images, strict=True)]
 
     def restore(self, table: Table) -> Table:
         """The table as it was before the epoch."""

@@ -7,10 +7,11 @@ it.
 
 from __future__ import annotations
 
-from holdfast.state import columns, decimals, fold, index, sketch
+from holdfast.state import bloom, columns, combine, content, decimals, fold, index, multimap, sketch
 from holdfast.state.kernel import REGISTRY
 
-_MODULES = (columns, decimals, fold, index, sketch)  # importing them registers their kernels
+# Importing them registers their kernels.
+_MODULES = (bloom, columns, combine, content, decimals, fold, index, multimap, sketch)
 
 
 def warm() -> None:

@@ -1,0 +1,149 @@
+"""Nexmark's stateful queries as a user of Holdfast writes them. The stateless ones (q0, q1, q2, q22) are Spark's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+import holdfast as hf
+
+LATENESS = "4 seconds"
+_RANKS = {
+    "total": "true",
+    "rank1": "price < 10000",
+    "rank2": "price >= 10000 and price < 1000000",
+    "rank3": "price >= 1000000",
+}
+Streams = Mapping[str, DataFrame]
+
+
+def q3(job: hf.Job, given: Streams) -> hf.Stream:
+    persons = job.read(given["persons"], "persons").where("state IN ('OR', 'ID', 'CA')")
+    auctions = job.read(given["auctions"], "auctions").where("category = 10")
+    sellers = persons.select("id", "name", "city", "state").key_by("id")
+    return sellers.join(auctions.select("seller", F.col("id").alias("auction")).key_by("seller"))
+
+
+def _bids_of_auctions(job: hf.Job, given: Streams, auction: list[Column], bid: list[Column]) -> hf.Stream:
+    """Every valid bid with its auction, whichever came first."""
+    auctions = job.read(given["auctions"], "auctions").select(
+        "id", F.col("dateTime").alias("opened"), F.col("expires").alias("closes"), *auction
+    )
+    bids = job.read(given["bids"], "bids").select("auction", F.col("dateTime").alias("bid_at"), *bid)
+    return auctions.key_by("id").join(bids.key_by("auction")).where("bid_at BETWEEN opened AND closes")
+
+
+def q4(job: hf.Job, given: Streams) -> hf.Stream:
+    bids = _bids_of_auctions(job, given, [F.col("category")], [F.col("price")])
+    best = bids.key_by("id", "category").agg(best=hf.max("price"))
+    return best.key_by("category").agg(final=hf.mean("best"))
+
+
+def q5(job: hf.Job, given: Streams) -> hf.Stream:
+    bids = job.read(given["bids"]).select("auction", "dateTime")
+    counted = bids.key_by("auction").window(hf.sliding("10 s", every="2 s"), on="dateTime", lateness=LATENESS)
+    return counted.agg(num=hf.count()).top_k(1, by="num", ties="all")
+
+
+def q7(job: hf.Job, given: Streams) -> hf.Stream:
+    bids = job.read(given["bids"]).select("auction", "price", "bidder", "dateTime", "extra")
+    opened = F.window("dateTime", "10 seconds").start.alias("opened")
+    spread = bids.select("price", "dateTime").key_by((F.col("price") % 64).alias("part"))
+    highest = spread.window(hf.tumbling("10 s"), on="dateTime", lateness=LATENESS).agg(highest=hf.max("price"))
+    best = highest.top_k(1, by="highest").select(
+        F.col("window_start").alias("opened"), "highest", F.col("window_end").alias("closed")
+    )
+    # A window's result is as old as its end: a bid waits for it for 10 s at most.
+    other = best.key_by("highest", "opened")
+    return bids.key_by("price", opened).join(other, on=("dateTime", "closed"), within=("0 s", "10 s"))
+
+
+def q8(job: hf.Job, given: Streams) -> hf.Stream:
+    opened = F.window("dateTime", "10 seconds").start.alias("starttime")
+    persons = job.read(given["persons"], "persons").select("id", "name", "dateTime")
+    sellers = job.read(given["auctions"], "auctions").select("seller", F.col("dateTime").alias("sold_at"))
+    first = sellers.key_by("seller", F.window("sold_at", "10 seconds").start.alias("starttime")).distinct(
+        on="sold_at", within="10 s", lateness=LATENESS
+    )
+    return persons.key_by("id", opened).join(
+        first.key_by("seller", "starttime"), on=("dateTime", "sold_at"), within="10 s", lateness=LATENESS
+    )
+
+
+def q9(job: hf.Job, given: Streams) -> hf.Stream:
+    auction = [F.col(name) for name in ("itemName", "description", "initialBid", "reserve", "seller", "category")]
+    bid = [F.col("event"), F.col("bidder"), F.col("price"), F.col("extra").alias("bid_extra")]
+    bids = _bids_of_auctions(job, given, [*auction, F.col("extra")], bid)
+    return bids.key_by("id").top_k(1, by=["price", ("bid_at", "asc"), ("event", "asc")])
+
+
+def q11(job: hf.Job, given: Streams) -> hf.Stream:
+    bids = job.read(given["bids"]).select("bidder", "dateTime")
+    sessions = bids.key_by("bidder").window(hf.session("10 s"), on="dateTime", lateness=LATENESS)
+    return sessions.agg(bid_count=hf.count())
+
+
+def q12(job: hf.Job, given: Streams) -> hf.Stream:
+    bids = job.read(given["bids"]).select("bidder")
+    return bids.key_by("bidder").window(hf.tumbling("10 s")).agg(bid_count=hf.count())
+
+
+def q15(job: hf.Job, given: Streams) -> hf.Stream:
+    return job.read(given["bids"]).key_by(_day()).agg(**_ranked_bids(), **_ranked_distinct())
+
+
+def q16(job: hf.Job, given: Streams) -> hf.Stream:
+    minute = hf.max(F.date_format("dateTime", "HH:mm"))
+    return job.read(given["bids"]).key_by("channel", _day()).agg(minute=minute, **_ranked_bids(), **_ranked_distinct())
+
+
+def q17(job: hf.Job, given: Streams) -> hf.Stream:
+    prices = {"min_price": hf.min("price"), "max_price": hf.max("price"), "avg_price": hf.mean("price")}
+    return job.read(given["bids"]).key_by("auction", _day()).agg(**_ranked_bids(), **prices, sum_price=hf.sum("price"))
+
+
+def q18(job: hf.Job, given: Streams) -> hf.Stream:
+    return job.read(given["bids"]).key_by("bidder", "auction").top_k(1, by=["dateTime", "event"])
+
+
+def q19(job: hf.Job, given: Streams) -> hf.Stream:
+    return job.read(given["bids"]).key_by("auction").top_k(10, by=["price", ("event", "asc")], rank="rank_number")
+
+
+def q20(job: hf.Job, given: Streams) -> hf.Stream:
+    auctions = (
+        job.read(given["auctions"], "auctions")
+        .where("category = 10")
+        .select(
+            *("id", "itemName", "description", "initialBid", "reserve"),
+            F.col("dateTime").alias("auction_dateTime"),
+            *("expires", "seller", "category", F.col("extra").alias("auction_extra")),
+        )
+    )
+    bids = job.read(given["bids"], "bids")
+    renamed = {"dateTime": "bid_dateTime", "extra": "bid_extra"}
+    mine = bids.select("auction", "bidder", "price", "channel", "url", *[F.col(a).alias(b) for a, b in renamed.items()])
+    return mine.key_by("auction").join(auctions.key_by("id"))
+
+
+def _day() -> Column:
+    return F.date_format("dateTime", "yyyy-MM-dd").alias("day")
+
+
+def _ranked_bids() -> dict[str, hf.Aggregate]:
+    return {f"{rank}_bids": hf.count(F.when(F.expr(which), 1)) for rank, which in _RANKS.items()}
+
+
+def _ranked_distinct() -> dict[str, hf.Aggregate]:
+    return {
+        f"{rank}_{what}s": hf.count_distinct(F.when(F.expr(which), F.col(what)))
+        for what in ("bidder", "auction")
+        for rank, which in _RANKS.items()
+    }
+
+
+QUERIES: dict[str, Callable[[hf.Job, Streams], hf.Stream]] = {
+    query.__name__: query for query in (q3, q4, q5, q7, q8, q9, q11, q12, q15, q16, q17, q18, q19, q20)
+}

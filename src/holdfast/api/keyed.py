@@ -1,0 +1,273 @@
+"""Keyed streams: the verbs that keep state, and the streams of rows that stages put out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from pyspark.sql import Column
+
+from holdfast.api.aggregates import Aggregate
+from holdfast.api.stream import Order, Stream
+from holdfast.api.windows import Window, span
+from holdfast.errors import PlanError
+from holdfast.operators.spec import Column as PlainColumn
+from holdfast.plan import drafts
+from holdfast.plan.graph import Output, Stage
+
+if TYPE_CHECKING:
+    from holdfast.api.job import Job
+
+How = Literal["inner", "left", "right", "full"]
+
+
+class KeyedStream:
+    """A stream with its rows brought together by key."""
+
+    def __init__(self, stream: Stream, keys: tuple[str | Column, ...], name: str | None) -> None:
+        self._stream = stream
+        self._keys = keys
+        self._name = name
+
+    def agg(self, **aggregates: Aggregate) -> StageStream:
+        """Keep running aggregates for every key, under the names given: ``agg(n=hf.count(), total=hf.sum("v"))``."""
+        _refuse_strangers(aggregates)
+        draft = self._draft()
+        spec = drafts.aggregate(draft, aggregates)
+        return self._job._add_stage(draft, spec, "agg", updating=True, complete=True)
+
+    def window(
+        self,
+        window: Window,
+        *,
+        on: str | Column | None = None,
+        lateness: str = "0 s",
+        mode: Literal["append", "update"] = "append",
+        early: str | None = None,
+        late: Literal["count", "keep"] = "count",
+        ahead: str | None = None,
+    ) -> WindowedStream:
+        """Cut the rows of every key into windows, by event time in column ``on``; without it by processing time.
+
+        A window's result comes out when the watermark (the largest event time, minus ``lateness``) has passed its end;
+        with ``mode="update"`` whenever it changed; with ``early`` also now and then before it closes. Rows that come
+        after that are counted, and with ``late="keep"`` are the stream ``.late`` of the result. Rows that are further
+        ``ahead`` of the clock than that are dropped and counted: without it one wrong clock closes all windows.
+        """
+        return WindowedStream(self, window, on, span(lateness, least=0), mode, early, late == "keep", ahead)
+
+    def join(
+        self,
+        other: KeyedStream,
+        *,
+        how: How = "inner",
+        on: str | tuple[str | Column, str | Column] | None = None,
+        within: str | tuple[str, str] | None = None,
+        lateness: str = "0 s",
+        ahead: str | None = None,
+        name: str | None = None,
+    ) -> StageStream:
+        """Pairs of rows with equal keys, and with event times (``on``) within a bound of each other.
+
+        ``within="10 s"`` is up to that long before or after; ``within=("0 s", "1 hour")`` up to the first before the
+        left row and up to the second after it. Without a bound rows are kept for ever (inner joins only). A row of an
+        outer side that found no partner comes out once none can come any more.
+        """
+        if other._job is not self._job:
+            raise PlanError("Streams of two jobs cannot be joined.", todo="Read both sources in the same job.")
+        if how not in ("inner", "left", "right", "full"):
+            raise PlanError(f"There is no join '{how}'.", todo="Use 'inner', 'left', 'right' or 'full'.")
+        times = (on, on) if isinstance(on, str) else (on or (None, None))
+        if within is not None and None in times:
+            raise PlanError("A join within a time needs the event time of both sides.", todo="join(…, on='ts')")
+        bounds: tuple[int | None, int | None] = (None, None)
+        if within is not None:
+            before, after = (within, within) if isinstance(within, str) else within
+            bounds = (span(before, least=0), span(after, least=0))
+        draft = self._draft(other, name=name or self._name, lateness=lateness, ahead=ahead)
+        spec = drafts.join(draft, how=how, on=times, before=bounds[0], after=bounds[1])
+        return self._job._add_stage(draft, spec, f"{how} join", updating=any(spec.updating))
+
+    def distinct(
+        self,
+        *,
+        on: str | Column | None = None,
+        within: str | None = None,
+        error: float | None = None,
+        expected: int | None = None,
+        lateness: str = "0 s",
+        ahead: str | None = None,
+    ) -> StageStream:
+        """The first row of every key; with ``within``, a key counts as new again when its first row's event time (in
+        column ``on``) is further back than that.
+
+        With ``error`` a Bloom filter remembers the keys: of ``expected`` keys no one comes out twice, and a share of at
+        most ``error`` of new ones is dropped.
+        """
+        if (within is None) != (on is None):
+            raise PlanError("distinct needs both or neither of 'on' and 'within'.", todo="distinct(on=…, within='1 h')")
+        if (error is None) != (expected is None):
+            raise PlanError("A Bloom filter needs both: error, expected.", todo="distinct(error=0.01, expected=10**6)")
+        bloom = None if error is None or expected is None else (expected, error)
+        draft = self._draft(lateness=lateness, ahead=ahead)
+        bound = None if within is None else span(within)
+        spec = drafts.distinct(draft, on=on, within=bound, bloom=bloom, slices=self._job._expected_slices)
+        return self._job._add_stage(draft, spec, "distinct", updating=False)
+
+    def top_k(self, k: int, by: Order | Sequence[Order], *, ties: str = "cut", rank: str = "rank") -> StageStream:
+        """The ``k`` best rows of every key, largest first, with their ``rank``; see ``Stream.top_k``."""
+        return self._top_k(k, by, ties, rank, final=False, hidden=False)
+
+    def _top_k(
+        self, k: int, by: Order | Sequence[Order], ties: str, rank: str, *, final: bool, hidden: bool
+    ) -> StageStream:
+        if k < 1 or ties not in ("cut", "all"):
+            raise PlanError(f"There is no top_k({k}, ties={ties!r}).", todo="k from 1 on; ties='cut' or 'all'.")
+        draft = self._draft()
+        spec = drafts.top_k(draft, k=k, by=_ordering(by), ties=ties, rank=rank, final=final, hidden_keys=hidden)
+        return self._job._add_stage(draft, spec, f"top {k}", updating=not final, complete=not final, windowed=final)
+
+    def process(
+        self,
+        function: Callable[..., Any] | type,
+        output: str,
+        *,
+        state: Mapping[str, Any] | None = None,
+        outputs: Mapping[str, str] | None = None,
+        on: str | Column | None = None,
+        lateness: str = "0 s",
+        late: Literal["give", "drop"] = "give",
+        rows: Literal["dicts", "arrow"] = "dicts",
+        errors: Literal["fail", "dead_letter"] = "fail",
+        ahead: str | None = None,
+    ) -> StageStream:
+        """Run your own function or class on the rows of every key, with typed state and timers (``hf.state``).
+
+        ``output`` is the schema of its rows as DDL ("user string, n bigint"), ``outputs`` those of further outputs by
+        name: ``stage.output("alarms")``. With ``errors="dead_letter"`` rows that make it raise are
+        ``stage.output("errors")`` instead of the end of the run.
+        """
+        from holdfast.api.states import compiled
+
+        draft = self._draft(lateness=lateness, ahead=ahead)
+        pickled, states = compiled(function, state)
+        produced = {"": _columns(output), **{port: _columns(ddl) for port, ddl in (outputs or {}).items()}}
+        spec = drafts.process(
+            draft, pickled, states, produced, on=on, rows=rows, errors=errors, drop_late=late == "drop"
+        )
+        return self._job._add_stage(draft, spec, getattr(function, "__name__", "process"), updating=False)
+
+    @property
+    def _job(self) -> Job:
+        return self._stream._job
+
+    def _draft(
+        self, *others: KeyedStream, name: str | None = None, lateness: str = "0 s", ahead: str | None = None
+    ) -> drafts.Draft:
+        rows = [(keyed._stream._node, keyed._stream._frame, keyed._keys) for keyed in (self, *others)]
+        draft = self._job._draft(name or self._name, rows)
+        draft.lateness = span(lateness, least=0)
+        draft.ahead = None if ahead is None else span(ahead)
+        return draft
+
+
+@dataclass(frozen=True)
+class WindowedStream:
+    """A keyed stream cut into windows; ``agg`` says what is kept of each."""
+
+    _keyed: KeyedStream
+    _window: Window
+    _on: str | Column | None
+    _lateness: int
+    _mode: str
+    _early: str | None
+    _keep_late: bool
+    _ahead: str | None
+
+    def agg(self, **aggregates: Aggregate) -> StageStream:
+        """Aggregates of every key and window; the rows also have ``window_start`` and ``window_end``."""
+        _refuse_strangers(aggregates)
+        window = self._window
+        if window.kind == "rows" and self._on is not None:
+            raise PlanError("A window of rows has no event time.", todo="Leave 'on' out.")
+        if self._mode not in ("append", "update"):
+            raise PlanError(f"A window has no mode '{self._mode}'.", todo="Use 'append' or 'update'.")
+        draft = self._keyed._draft(ahead=self._ahead)
+        draft.lateness = self._lateness
+        spec: Any
+        if window.kind == "session":
+            unit: Literal["event", "clock"] = "clock" if self._on is None else "event"
+            spec = drafts.session(
+                draft, aggregates, gap=window.size, unit=unit, on=self._on, mode=self._mode, keep_late=self._keep_late
+            )
+        else:
+            spec = drafts.window(
+                draft,
+                aggregates,
+                size=window.size,
+                every=window.every,
+                unit="rows" if window.kind == "rows" else "clock" if self._on is None else "event",
+                offset=window.offset,
+                on=self._on,
+                mode=self._mode,
+                early=span(self._early) if self._early else 0,
+                keep_late=self._keep_late,
+            )
+        updating = self._mode == "update" or bool(self._early)
+        windowed = window.kind == "time" and not updating
+        return self._keyed._job._add_stage(draft, spec, f"{window.kind} window", updating=updating, windowed=windowed)
+
+
+class StageStream(Stream):
+    """The rows of a stage. ``run.state`` can read what it holds."""
+
+    @property
+    def name(self) -> str:
+        return self._stage.name
+
+    @property
+    def late(self) -> Stream:
+        """The rows that came too late, of a window with ``late="keep"``."""
+        return self.output("late")
+
+    def output(self, port: str) -> Stream:
+        """A further output of the stage."""
+        return self._job._output(self._stage, port)
+
+    @property
+    def _stage(self) -> Stage:
+        assert isinstance(self._node, Output)
+        return self._node.stage
+
+
+def _refuse_strangers(aggregates: Mapping[str, Aggregate]) -> None:
+    if not aggregates:
+        raise PlanError("agg needs at least one aggregate.", todo="For example agg(n=hf.count()).")
+    for name, aggregate in aggregates.items():
+        if not isinstance(aggregate, Aggregate):
+            raise PlanError(
+                f"'{name}' is not an aggregate but a {type(aggregate).__name__}.",
+                todo="Use hf.sum(...) and its like.",
+            )
+
+
+def _ordering(by: Order | Sequence[Order]) -> list[tuple[str | Column, bool]]:
+    single = isinstance(by, str | Column) or (isinstance(by, tuple) and len(by) == 2 and by[1] in ("asc", "desc"))
+    found = []
+    for one in [by] if single else by:  # type: ignore[union-attr]
+        value, direction = one if isinstance(one, tuple) else (one, "desc")
+        if direction not in ("asc", "desc"):
+            raise PlanError(f"There is no order '{direction}'.", todo="Use 'asc' or 'desc'.")
+        found.append((value, direction == "desc"))
+    if not found:
+        raise PlanError("top_k needs at least one column to order by.")
+    return found
+
+
+def _columns(ddl: str) -> tuple[PlainColumn, ...]:
+    from pyspark.sql.types import StructType
+
+    schema = StructType.fromDDL(ddl)
+    assert isinstance(schema, StructType)
+    return tuple(PlainColumn(field.name, field.dataType.simpleString()) for field in schema.fields)

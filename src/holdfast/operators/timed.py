@@ -1,0 +1,72 @@
+"""Rows that have a time: the value columns an operator wants of them, their times, and those that come too late."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import PlanError
+from holdfast.operators.accumulating import Inputs, take_rows
+from holdfast.operators.keyed import Fields, KeyedOperator, schema_of, typed
+from holdfast.operators.spec import Column
+from holdfast.state import arrow
+from holdfast.state.columns import NO_INTS, Array, Ints
+from holdfast.state.keys import KeyCodec
+from holdfast.state.payload import Payload, decoded
+from holdfast.state.rows import Rows
+from holdfast.state.slice import Work
+
+LATE = "late"
+"""The output for rows that came too late."""
+
+
+class TimedInput:
+    """What is decoded of an input with event times, and what becomes of rows without one or with one long past."""
+
+    def __init__(self, inputs: Inputs, values: Sequence[Column], time: str | None, late: Sequence[int]) -> None:
+        fields = typed(values, "column")
+        self._time = -1
+        if time is not None:
+            name, kind = fields[int(time[1:])]
+            if kind.name not in ("timestamp", "timestamp_ntz"):
+                raise PlanError(
+                    f"the time column '{name}' has type {kind.name}.",
+                    safe="nothing was started or written.",
+                    todo="cast it to timestamp, or window on another column.",
+                )
+            self._time = inputs.number((time, kind, "int"))
+        self._late = [inputs.number((f"v{number}", fields[number][1], fields[number][1].kind)) for number in late]
+        self.late_fields: Fields = tuple(fields[number] for number in late)
+        self._payload = Payload([kind for _, kind in self.late_fields])
+        self._wanted = inputs.wanted
+
+    def decode(self, batch: pa.RecordBatch, codec: KeyCodec, *, signed: bool) -> Rows:
+        sign = arrow.ints(batch.column("_d")) if signed else NO_INTS
+        values = [decoded(batch.column(name), kind, how) for name, kind, how in self._wanted]
+        return Rows(codec.decode(batch), values, sign)
+
+    def timed(self, work: Work, rows: Rows) -> tuple[Rows, Ints]:
+        """The rows that have a time, and their times."""
+        column = rows.values[self._time]
+        if len(column.valid) and not column.valid.all():
+            work.count("null time", len(rows) - int(np.count_nonzero(column.valid)))
+            rows = take_rows(rows, np.flatnonzero(column.valid))
+        return rows, rows.values[self._time].values
+
+    def without_late(
+        self, work: Work, operator: KeyedOperator, rows: Rows, times: Ints, late: Array
+    ) -> tuple[Rows | None, Ints]:
+        """The rows that are not late, with their times; the others are counted, and put out if somebody wants them."""
+        gone = np.flatnonzero(late)
+        if not len(gone):
+            return rows, times
+        work.count("late", len(gone))
+        if self._late:
+            keys = operator.codec.encode(rows.keys.take(gone))
+            values = self._payload.arrays([rows.values[at] for at in self._late], gone)
+            found = pa.RecordBatch.from_arrays([*keys, *values], schema=schema_of(operator.outputs[LATE]))
+            work.emit(found, rows.sign[gone] if len(rows.sign) else None, LATE)
+        stay = np.flatnonzero(~late)
+        return (take_rows(rows, stay) if len(stay) else None), times[stay]

@@ -1,0 +1,366 @@
+"""A stage on its way from what a user asked for to what runs: its inputs, its operator, its watermark.
+
+Each kind of stage has one function here that turns the user's words into a spec. All of them are checked against the
+schema of the rows they will see, so that a misspelt column is an error on the line that has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+from holdfast.errors import PlanError
+from holdfast.operators.build import Spec
+from holdfast.operators.spec import AggregateSpec, StageSpec
+from holdfast.operators.spec import Column as PlainColumn
+from holdfast.plan.compile import StageInput, Values, column, key_columns
+from holdfast.plan.graph import DIFF, Node, Output, Source, Stage, StageRows, leaves, outputs, updating
+from holdfast.plan.stage import InputPlan, StagePlan, TimePlan
+from holdfast.spark.types import aggregate_result_type
+
+if TYPE_CHECKING:
+    from holdfast.api.aggregates import Aggregate
+    from holdfast.operators.distinct import DistinctSpec
+    from holdfast.operators.join import JoinSpec
+    from holdfast.operators.process import ProcessSpec
+    from holdfast.operators.session import SessionSpec
+    from holdfast.operators.top_k import TopKSpec
+    from holdfast.operators.window import WindowSpec
+
+_TIMES = ("timestamp", "timestamp_ntz")
+
+
+@dataclass
+class DraftInput:
+    """One input: its rows and, where it has one, the column with their event time."""
+
+    node: Node
+    frame: DataFrame
+    given: tuple[str | Column, ...]
+    keys: tuple[PlainColumn, ...]
+    values: Values
+    time: int | None = None
+
+    @property
+    def columns(self) -> list[str]:
+        return [name for name in self.frame.columns if name != DIFF]
+
+    @property
+    def key_names(self) -> list[str]:
+        return [key.name for key in self.keys]
+
+
+@dataclass
+class Draft:
+    name: str
+    inputs: list[DraftInput]
+    ansi: bool
+    lateness: int = 0
+    ahead: int | None = None
+    ports: list[str] = field(default_factory=lambda: [""])
+
+    @staticmethod
+    def of(name: str, rows: Sequence[tuple[Node, DataFrame, tuple[str | Column, ...]]], *, ansi: bool) -> Draft:
+        inputs = [
+            DraftInput(node, frame, keys, key_columns(name, keys, frame), Values(frame, name))
+            for node, frame, keys in rows
+        ]
+        for item in inputs:
+            if len({isinstance(leaf, Source) for leaf in leaves(item.node)}) > 1:
+                raise PlanError(
+                    f"An input of stage '{name}' mixes rows of sources with rows of stages.",
+                    safe="Nothing was started.",
+                    todo="Union sources before key_by, or outputs of stages after it.",
+                )
+        return Draft(name, inputs, ansi)
+
+    @property
+    def updating(self) -> bool:
+        return any(updating(item.node) for item in self.inputs)
+
+    def take_time(self, on: str | Column | None, port: int = 0) -> int | None:
+        """The event time column of an input, as one of its values."""
+        if on is None:
+            return None
+        item = self.inputs[port]
+        kind = item.values.kind(on, "event time")
+        if kind not in _TIMES:
+            raise PlanError(
+                f"The event time of stage '{self.name}' has type {kind}.",
+                safe="Nothing was started.",
+                todo="Use a timestamp column; cast it before with with_column.",
+            )
+        item.time = item.values.add(on, "event time")
+        return item.time
+
+    def finish(
+        self, spec: Spec, level_of: Mapping[Stage, StagePlan], numbers: Mapping[int, int]
+    ) -> tuple[Stage, StagePlan, tuple[StageInput, ...]]:
+        """The stage as it runs. ``numbers`` says how many inputs each level's intake has so far."""
+        level = 1 + max((level_of[leaf.stage].level for item in self.inputs for leaf in outputs(item.node)), default=0)
+        taken = dict(numbers)
+        places, observed, follows, seen = [], [], [], []
+        for port, item in enumerate(self.inputs):
+            at = level if outputs(item.node) else 1
+            places.append(InputPlan(at, taken.get(at, 0)))
+            taken[at] = taken.get(at, 0) + 1
+            mine = []
+            for leaf in dict.fromkeys(leaves(item.node)):
+                if isinstance(leaf, Output) and _has_time(level_of[leaf.stage]):
+                    follows.append(leaf.stage.name)
+                elif item.time is not None:
+                    name = leaf.name if isinstance(leaf, Source) else leaf.stage.name
+                    mine.append((leaf, f"{self.name}/{port}/{name}"))
+            observed += [name for _, name in mine]
+            seen.append(tuple(mine))
+        timed = bool(observed) or all(
+            isinstance(leaf, Output) and _has_time(level_of[leaf.stage])
+            for item in self.inputs
+            for leaf in leaves(item.node)
+        )
+        time = TimePlan(tuple(observed), tuple(dict.fromkeys(follows)), self.lateness) if timed else TimePlan()
+        plan = StagePlan(self.name, level, tuple(places), spec, time)
+        node = Stage(self.name, tuple(StageRows(item.node, item.given) for item in self.inputs))
+        inputs = tuple(
+            StageInput(
+                plan,
+                place,
+                item.node,
+                tuple(column(key) for key in item.given),
+                tuple(item.values.columns),
+                None if item.time is None else f"v{item.time}",
+                mine,
+                self.ahead,
+            )
+            for item, place, mine in zip(self.inputs, places, seen, strict=True)
+        )
+        return node, plan, inputs
+
+
+def _has_time(plan: StagePlan) -> bool:
+    return bool(plan.time.observed or plan.time.follows)
+
+
+# --- one function a kind ------------------------------------------------------------------------------------------
+
+
+def aggregates_of(draft: Draft, wanted: Mapping[str, Aggregate]) -> tuple[AggregateSpec, ...]:
+    values, specs = draft.inputs[0].values, []
+    for name, aggregate in wanted.items():
+        if aggregate.column is None:
+            specs.append(AggregateSpec(name, aggregate.function, None, None, aggregate.options))
+            continue
+        role = f"aggregate '{name}'"
+        kind = values.kind(aggregate.column, role)
+        aggregate_result_type(aggregate.function, kind)
+        made = _hashed if aggregate.function == "approx_distinct" else None
+        number = values.add(aggregate.column, role, made)
+        specs.append(AggregateSpec(name, aggregate.function, f"v{number}", kind, aggregate.options))
+    return tuple(specs)
+
+
+def _hashed(value: Column) -> Column:
+    return F.when(value.isNotNull(), F.xxhash64(value))
+
+
+def aggregate(draft: Draft, wanted: Mapping[str, Aggregate]) -> StageSpec:
+    return StageSpec(draft.inputs[0].keys, aggregates_of(draft, wanted), draft.updating, draft.ansi)
+
+
+def window(
+    draft: Draft,
+    wanted: Mapping[str, Aggregate],
+    *,
+    size: int,
+    every: int,
+    unit: Literal["event", "clock", "rows"],
+    offset: int,
+    on: str | Column | None,
+    mode: str,
+    early: int,
+    keep_late: bool,
+) -> WindowSpec:
+    from holdfast.operators.window import WindowSpec
+
+    specs = aggregates_of(draft, wanted)
+    time = draft.take_time(on)
+    return WindowSpec(
+        keys=draft.inputs[0].keys,
+        aggregates=specs,
+        size=size,
+        every=every,
+        unit=unit,
+        time=None if time is None else f"v{time}",
+        offset=offset,
+        mode=mode,
+        early=early,
+        late=_late_columns(draft, keep_late),
+        updating_input=draft.updating,
+        ansi=draft.ansi,
+        values=tuple(draft.inputs[0].values.plain),
+    )
+
+
+def session(
+    draft: Draft,
+    wanted: Mapping[str, Aggregate],
+    *,
+    gap: int,
+    unit: Literal["event", "clock"],
+    on: str | Column | None,
+    mode: str,
+    keep_late: bool,
+) -> SessionSpec:
+    from holdfast.operators.session import SessionSpec
+
+    _refuse_updating(draft, "a session window")
+    specs = aggregates_of(draft, wanted)
+    time = draft.take_time(on)
+    return SessionSpec(
+        keys=draft.inputs[0].keys,
+        aggregates=specs,
+        gap=gap,
+        unit=unit,
+        time=None if time is None else f"v{time}",
+        mode=mode,
+        late=_late_columns(draft, keep_late),
+        ansi=draft.ansi,
+        values=tuple(draft.inputs[0].values.plain),
+    )
+
+
+def _late_columns(draft: Draft, keep: bool) -> tuple[int, ...]:
+    if not keep:
+        return ()
+    draft.ports.append("late")
+    item = draft.inputs[0]
+    return tuple(item.values.add(name, "late row") for name in item.columns if name not in item.key_names)
+
+
+def join(
+    draft: Draft,
+    *,
+    how: str,
+    on: tuple[str | Column | None, str | Column | None],
+    before: int | None,
+    after: int | None,
+) -> JoinSpec:
+    from holdfast.operators.join import JoinSpec
+
+    left, right = draft.inputs
+    if [key.type for key in left.keys] != [key.type for key in right.keys]:
+        raise PlanError(
+            f"The keys of the two sides of '{draft.name}' have unlike types: "
+            f"{', '.join(key.type for key in left.keys)} and {', '.join(key.type for key in right.keys)}.",
+            safe="Nothing was started.",
+            todo="Cast one side before key_by: equal values of unlike types have unlike hashes.",
+        )
+    numbers = []
+    for port, item in enumerate(draft.inputs):
+        draft.take_time(on[port], port)
+        mine = [name for name in item.columns if name not in item.key_names]
+        numbers.append(tuple(item.values.add(name, "column") for name in mine))
+    return JoinSpec(
+        keys=left.keys,
+        left=tuple(left.values.plain),
+        right=tuple(right.values.plain),
+        left_out=numbers[0],
+        right_out=numbers[1],
+        how=how,
+        left_time=left.time,
+        right_time=right.time,
+        before=before,
+        after=after,
+        updating=(updating(left.node), updating(right.node)),
+        ansi=draft.ansi,
+    )
+
+
+def top_k(
+    draft: Draft,
+    *,
+    k: int,
+    by: Sequence[tuple[str | Column, bool]],
+    ties: str,
+    rank: str,
+    final: bool,
+    hidden_keys: bool,
+) -> TopKSpec:
+    from holdfast.operators.top_k import TopKSpec
+
+    item = draft.inputs[0]
+    order = tuple((item.values.add(value, "order"), descending) for value, descending in by)
+    for name in item.columns:
+        if hidden_keys or name not in item.key_names:
+            item.values.add(name, "column")
+    return TopKSpec(
+        keys=item.keys,
+        values=tuple(item.values.plain),
+        order=order,
+        k=k,
+        ties=ties,
+        rank=rank,
+        updating_input=draft.updating,
+        final_input=final,
+        hidden_keys=hidden_keys,
+    )
+
+
+def distinct(
+    draft: Draft, *, on: str | Column | None, within: int | None, bloom: tuple[int, float] | None, slices: int
+) -> DistinctSpec:
+    from holdfast.operators.distinct import DistinctSpec
+
+    _refuse_updating(draft, "distinct")
+    item = draft.inputs[0]
+    time = draft.take_time(on)
+    for name in item.columns:
+        if name not in item.key_names:
+            item.values.add(name, "column")
+    return DistinctSpec(item.keys, tuple(item.values.plain), time, within, bloom, slices)
+
+
+def process(
+    draft: Draft,
+    function: bytes,
+    states: tuple[object, ...],
+    produced: Mapping[str, tuple[PlainColumn, ...]],
+    *,
+    on: str | Column | None,
+    rows: str,
+    errors: str,
+    drop_late: bool,
+) -> ProcessSpec:
+    from holdfast.operators.process import ProcessSpec
+
+    _refuse_updating(draft, "process")
+    item = draft.inputs[0]
+    time = draft.take_time(on)
+    for name in item.columns:
+        if name not in item.key_names:
+            item.values.add(name, "column")
+    draft.ports += [port for port in produced if port] + (["errors"] if errors == "dead_letter" else [])
+    return ProcessSpec(
+        keys=item.keys,
+        values=tuple(item.values.plain),
+        time=time,
+        function=function,
+        states=states,  # type: ignore[arg-type]  # as the declarations gave them
+        outputs=tuple(produced.items()),
+        rows=rows,
+        errors=errors,
+        drop_late=drop_late,
+    )
+
+
+def _refuse_updating(draft: Draft, what: str) -> None:
+    if draft.updating:
+        raise PlanError(
+            f"Stage '{draft.name}' is {what} over rows that can be taken back.",
+            safe="Nothing was started.",
+            todo="Make them final first: windows with mode='append' (the default) put out rows that stay.",
+        )
