@@ -26,12 +26,12 @@ from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.api.status import ContainerStatus
 from holdfast.api.keyed import StageStream
-from holdfast.plan.graph import Output
+from holdfast.api.status import ContainerStatus
 from holdfast.log.ledger import Ledger
 from holdfast.log.segment import Segment
 from holdfast.log.store import Store
+from holdfast.plan.graph import Output
 
 register_pickle_by_value(driver)  # Spark's workers cannot import it
 DRIVER = Path(__file__).with_name("driver.py")

@@ -58,7 +58,7 @@ def test_scale_up_and_down(stage: Stage, shape: str) -> None:
             going.run.scale(containers=containers)
             going.settle()
             assert sorted(going.slices().values()) == [16 // containers] * containers
-        assert going.committed > before + 2, "epochs went on meanwhile"
+        assert going.committed >= before + 2, "epochs went on meanwhile"
 
     drill = stage.play(during, shape=shape)
     assert drill.kinds.count("rescaled") == 2

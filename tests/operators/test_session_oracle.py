@@ -37,7 +37,7 @@ class SessionModel:
 
     def touches(self, one: list[tuple[int, Event]], other: list[tuple[int, Event]]) -> bool:
         a, b = [time for time, _ in one], [time for time, _ in other]
-        return min(b) - max(a) < self.spec.gap and min(a) - max(b) < self.spec.gap
+        return min(b) - max(a) <= self.spec.gap and min(a) - max(b) <= self.spec.gap
 
     def apply(self, epoch: Epoch) -> Put:
         put, gap = Put(), self.spec.gap
@@ -67,7 +67,7 @@ class SessionModel:
             kept = []
             for olds, news in clusters:
                 end = max(time for time, _ in self.flat((olds, news))) + gap
-                if end <= late:
+                if end < late:
                     assert not olds
                     gone += [(position, row) for position, _, row in news]
                     continue
@@ -82,7 +82,7 @@ class SessionModel:
             put.counts["late"] = put.counts.get("late", 0) + 1
             put.late.append(late_row(self.spec, row))
         for key, sessions in self.sessions.items():
-            over = [one for one in sessions if max(time for time, _ in one) + gap <= upto]
+            over = [one for one in sessions if max(time for time, _ in one) + gap < upto]
             if self.spec.mode == "append":
                 put.new += map(self.result, over)
             self.sessions[key] = [one for one in sessions if one not in over]

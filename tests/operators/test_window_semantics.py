@@ -179,11 +179,13 @@ def test_updates_are_the_windows_that_changed_and_nothing_is_taken_back_at_the_c
 def test_a_session_is_bridged_and_closes_by_its_last_row() -> None:
     operator = SessionOperator(sessions(5))
     state = operator.new_slice()
-    step(operator, state, [(1, 0, 1), (1, 9, 2), (1, 30, 4)], watermark=0)
+    step(operator, state, [(1, 0, 1), (1, 10, 2), (1, 30, 4)], watermark=0)
     assert state.rows == 3
-    assert step(operator, state, [(1, 4, 8)], late=0, watermark=9) == [(1, 0, 9, 2, 9)]  # 9 - 4 is a whole gap
-    assert step(operator, state, [(1, 13, 16)], late=9, watermark=18) == [(1, 9, 18, 2, 18)]
-    assert step(operator, state, [(1, 12, 1), (1, 26, 2)], late=18, watermark=35) == [(1, 26, 35, 2, 6)]
+    assert step(operator, state, [(1, 5, 8)], late=0, watermark=9) == []  # a whole gap from both: it bridges them
+    assert state.rows == 2
+    assert step(operator, state, [(1, 13, 16)], late=9, watermark=18) == []  # a row at 18 would still belong to it
+    assert step(operator, state, [], late=18, watermark=19) == [(1, 0, 18, 4, 27)]
+    assert step(operator, state, [(1, 12, 1), (1, 26, 2)], late=19, watermark=36) == [(1, 26, 35, 2, 6)]
     assert dict(state.counts) == {"late": 1}
     assert state.rows == 0
 
@@ -193,9 +195,9 @@ def test_sessions_by_the_clock_say_when_they_are_due() -> None:
     state = operator.new_slice()
     step(operator, state, [(1, None, 1)], clock=10)
     step(operator, state, [(1, None, 2), (2, None, 4)], clock=13)
-    assert state.due == 18
-    assert step(operator, state, [(1, None, 8)], clock=18) == [(1, 10, 18, 2, 3), (2, 13, 18, 1, 4)]
-    assert state.due == 23
+    assert state.due == 19
+    assert step(operator, state, [(1, None, 8)], clock=19) == [(1, 10, 18, 2, 3), (2, 13, 18, 1, 4)]
+    assert state.due == 25
 
 
 def test_state_of_a_key_is_found() -> None:
@@ -262,13 +264,12 @@ def test_the_time_between_early_results_counts_from_when_something_was_shown() -
     assert step(operator, state, [(1, 4, 1)], late=3, watermark=4, clock=260) == [(1, 0, 10, 2, 6)]
 
 
-def test_panes_that_leave_in_an_epoch_without_rows_come_back_when_it_is_undone() -> None:
+def test_panes_that_leave_in_an_epoch_where_none_enters_come_back_when_it_is_undone() -> None:
     operator = WindowOperator(spec(3, 1))
     state = operator.new_slice()
-    step(operator, state, [(1, 0, 5), (1, 2, 7)], watermark=2)
-    step(operator, state, [], late=2, watermark=2)
-    before = [bits(state.delta(0, 2, table=table)) for table in (0, 1)]
-    expected = step(operator, state, [], late=2, watermark=4)
+    step(operator, state, [(1, 0, 5), (1, 1, 7)], watermark=2)
+    before = [bits(state.delta(0, 1, table=table)) for table in (0, 1)]
+    expected = step(operator, state, [], late=2, watermark=3)
     state.undo()
-    assert [bits(state.delta(0, 2, table=table)) for table in (0, 1)] == before
-    assert step(operator, state, [], late=2, watermark=4) == expected == [(1, 0, 3, 2, 12), (1, 1, 4, 1, 7)]
+    assert [bits(state.delta(0, 1, table=table)) for table in (0, 1)] == before
+    assert step(operator, state, [], late=2, watermark=3) == expected == [(1, 0, 3, 2, 12)]

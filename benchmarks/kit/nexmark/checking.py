@@ -20,8 +20,8 @@ _OURS: dict[str, tuple[str, str | None]] = {
     "q7": ("auction, price, bidder, dateTime, extra", None),
     "q8": ("id, name, starttime", None),
     "q9": (
-        "id, itemName, description, initialBid, reserve, opened AS dateTime, closes AS expires, seller, category, extra, "
-        "id AS auction, bidder, price, bid_at AS bid_dateTime, bid_extra",
+        "id, itemName, description, initialBid, reserve, opened AS dateTime, closes AS expires, seller, category, "
+        "extra, id AS auction, bidder, price, bid_at AS bid_dateTime, bid_extra",
         "id",
     ),
     "q11": ("bidder, bid_count, window_start AS starttime, window_end AS endtime", None),

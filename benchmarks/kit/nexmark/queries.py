@@ -1,4 +1,4 @@
-"""Nexmark's stateful queries as a user of Holdfast writes them. The stateless ones (q0, q1, q2, q22) are Spark's own."""
+"""Nexmark's stateful queries as a user of Holdfast writes them; the stateless ones (q0, q1, q2, q22) are Spark's."""
 
 from __future__ import annotations
 

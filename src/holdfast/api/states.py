@@ -151,5 +151,5 @@ def _micros(span: str, what: str) -> int:
 
 def compiled(function: Any, state: Mapping[str, Declaration] | None) -> tuple[bytes, tuple[StateSpec, ...]]:
     """The function as containers get it, and the states it declares."""
-    made: bytes = cloudpickle.dumps(function)
+    made: bytes = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
     return made, specs(function, state)

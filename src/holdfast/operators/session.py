@@ -1,4 +1,4 @@
-"""``key_by(...).window(hf.session(gap))``: rows of a key less than a gap apart are one session.
+"""``key_by(...).window(hf.session(gap))``: rows of a key no more than a gap apart are one session, as in Spark.
 
 An epoch takes its rows and the open sessions of their keys, joins them in one pass in the order of time, and writes the
 sessions that come of it in the place of the old ones. A row that bridges sessions makes one of them: their
@@ -89,6 +89,8 @@ class SessionOperator(KeyedOperator):
             )
         super().__init__(spec.keys, [spec.values])
         self.spec, self.clocked = spec, spec.unit == "clock"
+        # A row exactly a gap later still belongs to it: so it is over when the watermark has passed its end.
+        self._reach = spec.gap + 1
         inputs = Inputs()
         self._aggregates = accumulators(spec.aggregates, inputs, LAST + 1, updating=False, ansi=spec.ansi)
         self._input = TimedInput(inputs, spec.values, spec.time if spec.unit == "event" else None, spec.late)
@@ -115,7 +117,7 @@ class SessionOperator(KeyedOperator):
         """When the first session ends."""
         sessions = tables[SESSIONS]
         lasts = sessions.columns[LAST][: sessions.rows][sessions.columns[COUNT][: sessions.rows] > 0]
-        return int(lasts.min()) + self.spec.gap if len(lasts) else None
+        return int(lasts.min()) + self._reach if len(lasts) else None
 
     def find(self, table: Table, keys: KeyRows) -> Ints:
         return self.find_extended(table, keys, 1)
@@ -146,7 +148,7 @@ class SessionOperator(KeyedOperator):
         owners = work.place(rows.keys, OWNERS)
         old = self._open(work, _distinct(owners, work.tables[OWNERS].rows))
         groups = self._joined(work, old, owners, times)
-        is_late = groups.last + self.spec.gap <= late
+        is_late = groups.last + self._reach <= late
         if is_late.any():
             # Late groups end before every open session, so theirs are the lowest numbers of a key.
             before = np.zeros(work.tables[OWNERS].rows, np.int64)
@@ -177,7 +179,7 @@ class SessionOperator(KeyedOperator):
         group, owner, begins, ends, number = (np.empty(len(of), np.int64) for _ in range(5))
         latest = np.zeros(work.tables[OWNERS].rows, np.int64)
         order = np.argsort(first, kind="stable")
-        gap = self.spec.gap
+        gap = self._reach
         count = combine.join_sessions(order, of, first, last, gap, latest, group, owner, begins, ends, number)
         known = len(old.slots)
         return _Groups(owner[:count], begins[:count], ends[:count], number[:count], group[:known], group[known:])
@@ -224,7 +226,7 @@ class SessionOperator(KeyedOperator):
         """By (end, slot). A key's sessions end in the order of their numbers."""
         sessions, owners = work.tables[SESSIONS], work.tables[OWNERS]
         lasts = sessions.columns[LAST][: sessions.rows]
-        ended = np.flatnonzero((lasts <= upto - self.spec.gap) & (sessions.columns[COUNT][: sessions.rows] > 0))
+        ended = np.flatnonzero((lasts <= upto - self._reach) & (sessions.columns[COUNT][: sessions.rows] > 0))
         if not len(ended):
             return
         ended = ended[np.argsort(lasts[ended], kind="stable")]

@@ -80,8 +80,8 @@ class Performer:
         self._prepares[stored.level] = stored
         self.time.take(stored)
         faults.place("driver", "after-prepare", stored.fence.epoch)
-        content = ev.Prepared(stored.level, stored.fence, ev.Batch(stored.query_id, stored.batch_id, stored.offsets, stored.tick))
-        return ev.PrepareStored(instruction.id, content)
+        of = ev.Batch(stored.query_id, stored.batch_id, stored.offsets, stored.tick)
+        return ev.PrepareStored(instruction.id, ev.Prepared(stored.level, stored.fence, of))
 
     def prepare_of(self, epoch: int, level: int) -> Prepare:
         known = self._prepares.get(level)

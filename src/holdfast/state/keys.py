@@ -15,6 +15,7 @@ import pyarrow as pa
 from holdfast.errors import PlanError
 from holdfast.state import arrow
 from holdfast.state.columns import NO_BYTES, NO_SPANS, Array, Bytes, Ints, copy_spans, joined
+from holdfast.state.kernel import Int, RInts, RPairs, Void, WInts, kernel
 from holdfast.state.types import AtomicType
 
 MAX_COLUMNS = 31
@@ -48,14 +49,16 @@ class KeyRows:
 
     def extended(self, *extra: Ints) -> KeyRows:
         """The same keys with words of our own after them (a window's start, a number), as keys of another table."""
-        words = np.column_stack([self.words, *extra])
-        return KeyRows(self.hash ^ _mixed(extra), self.nulls, words, self.spans, self.tail)
+        words = np.empty((len(self), self.words.shape[1] + len(extra)), np.int64)
+        words[:, : self.words.shape[1]] = self.words
+        for number, column in enumerate(extra, self.words.shape[1]):
+            words[:, number] = column
+        return KeyRows(_mixed(self.hash, words, len(extra)), self.nulls, words, self.spans, self.tail)
 
     def shortened(self, count: int) -> KeyRows:
         """The keys that were extended by ``count`` words."""
-        extra = [self.words[:, at] for at in range(self.words.shape[1] - count, self.words.shape[1])]
         words = np.ascontiguousarray(self.words[:, :-count])
-        return KeyRows(self.hash ^ _mixed(extra), self.nulls, words, self.spans, self.tail)
+        return KeyRows(_mixed(self.hash, self.words, count), self.nulls, words, self.spans, self.tail)
 
     def belongs(self, keys: KeyRows, count: int) -> Array:
         """Which of these rows, extended by ``count`` words, belong to one of ``keys`` by their hashes."""
@@ -136,15 +139,24 @@ class KeyCodec:
         return arrays
 
 
-def _mixed(extra: Sequence[Ints]) -> Ints:
-    """A hash of those words that can be taken out of another by the same xor that put it in."""
-    total: Ints = np.zeros(len(extra[0]), np.int64)
-    for number, words in enumerate(extra):
-        mixed = words.view(np.uint64) + np.uint64((number + 1) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        total ^= (mixed ^ (mixed >> np.uint64(31))).view(np.int64)
-    return total
+def _mixed(hashes: Ints, words: Ints, extra: int) -> Ints:
+    """The hashes, with the last ``extra`` words mixed in; the same call takes them out again."""
+    found = np.empty(len(hashes), np.int64)
+    mix(hashes, words, extra, found)
+    return found
+
+
+@kernel(Void(RInts, RPairs, Int, WInts))
+def mix(hashes, words, extra, found):  # type: ignore[no-untyped-def]
+    first = words.shape[1] - extra
+    for i in range(hashes.shape[0]):
+        total = np.uint64(hashes[i])
+        for w in range(extra):
+            mixed = np.uint64(words[i, first + w]) + np.uint64(w + 1) * np.uint64(0x9E3779B97F4A7C15)
+            mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            total ^= mixed ^ (mixed >> np.uint64(31))
+        found[i] = np.int64(total)
 
 
 def _words(array: pa.Array, kind: AtomicType) -> Ints:

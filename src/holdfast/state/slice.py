@@ -276,10 +276,10 @@ class TableSlice:
         alive = table.layout.alive
         if alive is None or table.rows <= PURGE_ABOVE:
             return None
-        living = np.flatnonzero(table.columns[alive][: table.rows])
-        if 2 * len(living) >= table.rows:
+        counts = table.columns[alive][: table.rows]
+        if 2 * np.count_nonzero(counts) >= table.rows:
             return None
-        self._tables[at] = table.kept(living)
+        self._tables[at] = table.kept(np.flatnonzero(counts))
         self._tables[at].purged_at = epoch
         return table
 

@@ -7,11 +7,11 @@ it.
 
 from __future__ import annotations
 
-from holdfast.state import bloom, columns, combine, content, decimals, fold, index, multimap, sketch
+from holdfast.state import bloom, columns, combine, content, decimals, fold, index, keys, multimap, sketch
 from holdfast.state.kernel import REGISTRY
 
 # Importing them registers their kernels.
-_MODULES = (bloom, columns, combine, content, decimals, fold, index, multimap, sketch)
+_MODULES = (bloom, columns, combine, content, decimals, fold, index, keys, multimap, sketch)
 
 
 def warm() -> None:
