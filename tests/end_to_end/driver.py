@@ -26,7 +26,7 @@ import holdfast as hf
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Short lives: half the processor time goes into compiling what is hardly run again."""
-SCHEMA = "k bigint, g string, v bigint, x double"
+SCHEMA = "k bigint, g string, v bigint, x double, t timestamp"
 
 
 def session(config: dict[str, Any]) -> SparkSession:
@@ -91,6 +91,8 @@ def build(config: dict[str, Any], spark: SparkSession) -> tuple[hf.Job, dict[str
     if config.get("random"):
         frame = frame.withColumn("v", (F.rand() * 1000).cast("bigint"))
     shape = config.get("shape", "one")
+    if shape == "graph":
+        return job, graph(job, frame, config["out"])
     if shape == "sources":
         left = job.read(frame, name="left")
         right = job.read(source(spark, config["input2"]), name="right")
@@ -109,6 +111,21 @@ def build(config: dict[str, Any], spark: SparkSession) -> tuple[hf.Job, dict[str
     one.write("parquet", f"{config['out']}/parquet")
     one.select("k", "n", "total").where("n > 1").write("json", f"{config['out']}/json")
     return job, streams
+
+
+def graph(job: hf.Job, frame: DataFrame, out: str) -> dict[str, hf.StageStream]:
+    """Three levels: windows of keys, groups of windows, the best groups."""
+    windows = (
+        job.read(frame)
+        .key_by("k")
+        .window(hf.tumbling("10 s"), on="t", lateness="2 s")
+        .agg(n=hf.count(), total=hf.sum("v"))
+    )
+    groups = windows.key_by("window_start", "n").agg(keys=hf.count(), sum=hf.sum("total"))
+    best = groups.key_by("window_start").top_k(3, by=["keys", ("n", "asc")])
+    windows.write("parquet", f"{out}/windows")
+    best.write("parquet", f"{out}/best")
+    return {"groups": groups, "best": best}
 
 
 def safety(config: dict[str, Any]) -> hf.Delta | hf.Sync | None:

@@ -35,6 +35,7 @@ from holdfast.plan.graph import Output
 
 register_pickle_by_value(driver)  # Spark's workers cannot import it
 DRIVER = Path(__file__).with_name("driver.py")
+FIRST_SECOND = 1_767_225_600
 
 
 def write_files(folder: Path, files: int, rows: int, keys: int, seed: int) -> None:
@@ -43,20 +44,42 @@ def write_files(folder: Path, files: int, rows: int, keys: int, seed: int) -> No
     draw = np.random.default_rng(seed)
     start = time.time() - 10_000
     for number in range(files):
-        _write(folder / f"{number:04d}.parquet", draw, rows, keys, start + number)
+        _write(folder / f"{number:04d}.parquet", draw, rows, keys, start + number, number)
 
 
-def _write(path: Path, draw: np.random.Generator, rows: int, keys: int, modified: float) -> None:
+def _write(path: Path, draw: np.random.Generator, rows: int, keys: int, modified: float, number: int) -> None:
+    # Event times overlap those of the files before and after by more than a stage's lateness: some rows come too late.
+    micros = (FIRST_SECOND + 4 * number) * 1_000_000 + draw.integers(-5_000_000, 4_000_000, rows)
     table = pa.table(
         {
             "k": draw.integers(0, keys, rows),
             "g": pa.array([f"g{value}" for value in draw.integers(0, 30, rows)]),
             "v": pa.array(draw.integers(-1000, 1000, rows), mask=draw.random(rows) < 0.05),
             "x": draw.normal(size=rows),
+            "t": pa.array(micros, pa.timestamp("us", tz="UTC")),
         }
     )
     pq.write_table(table, path, row_group_size=max(1, rows // 4))
     os.utime(path, (modified, modified))
+
+
+def equal(found: str, truth: str, **tables: pa.Table) -> None:
+    """Exact but for floats, which agree to 1e-9."""
+    with duckdb.connect() as connection:
+        for name, table in tables.items():
+            connection.register(name, table)
+        ours = connection.sql(f"SELECT * FROM ({found}) ORDER BY ALL").to_arrow_table()
+        theirs = connection.sql(f"SELECT * FROM ({truth}) ORDER BY ALL").to_arrow_table()
+    assert ours.column_names == theirs.column_names
+    assert ours.num_rows == theirs.num_rows
+    for name in ours.column_names:
+        mine, right = ours[name].to_pylist(), theirs[name].to_pylist()
+        if any(isinstance(value, float) for value in right):
+            np.testing.assert_allclose(
+                np.array(mine, dtype=float), np.array(right, dtype=float), rtol=1e-9, err_msg=name
+            )
+        else:
+            assert mine == right, name
 
 
 @dataclass
@@ -138,6 +161,7 @@ class Drill:
             self.rows,
             self.keys,
             time.time() - 5_000 + self.files,
+            self.files,
         )
         hidden.rename(path)
         self.files += 1
@@ -164,8 +188,51 @@ class Drill:
 
     def check(self) -> None:
         """State and both sinks equal what a batch query over the same files says."""
+        if self.config.get("shape") == "graph":
+            self.check_graph()
+            return
         self.check_state()
         self.check_sinks()
+
+    def check_graph(self) -> None:
+        """Windows, groups of them and the best of those: each row in the epoch in which it had to come."""
+        assert self.report["epoch"] == self.files
+        rows = " UNION ALL ".join(
+            f"SELECT {epoch} AS epoch, k, v, t::TIMESTAMP AS t FROM '{path}'"
+            for epoch, path in enumerate(self._inputs(self.files), 1)
+        )
+        windows = f"""
+            WITH all_rows AS (SELECT *, time_bucket(INTERVAL '10 seconds', t) AS window_start FROM ({rows})),
+            epochs AS (
+                SELECT epoch, max(max(t)) OVER (ORDER BY epoch) - INTERVAL '2 seconds' AS watermark
+                FROM all_rows GROUP BY epoch),
+            kept AS (
+                SELECT r.* FROM all_rows r LEFT JOIN epochs before ON before.epoch = r.epoch - 1
+                WHERE window_start + INTERVAL '10 seconds' > coalesce(before.watermark, window_start)),
+            windows AS (
+                SELECT k, window_start, window_start + INTERVAL '10 seconds' AS window_end, count(*) AS n,
+                       sum(v) AS total
+                FROM kept GROUP BY k, window_start)
+            SELECT w.*, min(e.epoch) AS _epoch FROM windows w JOIN epochs e ON e.watermark >= w.window_end
+            GROUP BY ALL"""
+        plain = "k, window_start::TIMESTAMP AS window_start, window_end::TIMESTAMP AS window_end, n, total, _epoch"
+        found = f"SELECT {plain} FROM read_parquet({committed_files(self.base / 'out' / 'windows')})"
+        equal(found, windows)
+        groups = f"SELECT window_start, n, count(*) AS keys, sum(total) AS sum FROM ({windows}) GROUP BY ALL"
+        equal(
+            f"SELECT window_start::TIMESTAMP AS window_start, n, keys, sum FROM '{self.base}/result/groups.parquet'",
+            groups,
+        )
+        best = f"""
+            SELECT window_start, row_number() OVER (PARTITION BY window_start ORDER BY keys DESC, n) AS rank,
+                   keys, n, sum
+            FROM ({groups}) QUALIFY rank <= 3"""
+        held = "window_start::TIMESTAMP AS window_start, rank, keys, n, sum"
+        equal(f"SELECT {held} FROM '{self.base}/result/best.parquet'", best)
+        newest = f"""
+            SELECT {held} FROM read_parquet({committed_files(self.base / "out" / "best")})
+            QUALIFY _epoch = max(_epoch) OVER (PARTITION BY window_start)"""
+        equal(newest, best)
 
     @property
     def report(self) -> dict[str, Any]:
@@ -197,12 +264,12 @@ class Drill:
             self._check_sources()
             return
         rows = f"read_parquet('{self.base}/input/*.parquet')"
-        self.equal(
+        equal(
             f"SELECT * FROM '{self.base}/result/one.parquet'",
             f"SELECT k, count(*) n, sum(v) total, min(g) low, max(x) high, avg(v) middle FROM {rows} GROUP BY k",
         )
         if self.config.get("shape") == "two":
-            self.equal(
+            equal(
                 f"SELECT * FROM '{self.base}/result/two.parquet'",
                 f"SELECT n, count(*) keys, sum(total) sum FROM "
                 f"(SELECT count(*) n, sum(v) total FROM {rows} GROUP BY k) GROUP BY n",
@@ -210,11 +277,11 @@ class Drill:
 
     def _check_sources(self) -> None:
         left, right = (f"read_parquet('{self.base}/{name}/*.parquet')" for name in ("input", "input2"))
-        self.equal(
+        equal(
             f"SELECT * FROM '{self.base}/result/one.parquet'",
             f"SELECT k, count(*) n, sum(v) total FROM {left} GROUP BY k",
         )
-        self.equal(
+        equal(
             f"SELECT * FROM '{self.base}/result/both.parquet'",
             f"SELECT g, count(*) n, sum(v) total FROM (SELECT g, v FROM {left} UNION ALL SELECT g, v FROM {right}) "
             "GROUP BY g",
@@ -235,8 +302,8 @@ class Drill:
             "SELECT k, count(*) n, sum(v) total, min(g) low, max(x) high, avg(v) middle, epoch AS _epoch "
             "FROM all_rows JOIN changed USING (epoch, k) GROUP BY k, epoch"
         )
-        self.equal(f"SELECT * FROM read_parquet({committed_files(self.base / 'out' / 'parquet')})", truth)
-        self.equal(
+        equal(f"SELECT * FROM read_parquet({committed_files(self.base / 'out' / 'parquet')})", truth)
+        equal(
             f"SELECT k, n, total, _epoch FROM read_json({committed_files(self.base / 'out' / 'json')})",
             f"SELECT k, n, total, _epoch FROM ({truth}) WHERE n > 1",
         )
@@ -258,24 +325,6 @@ class Drill:
 
     def _inputs(self, epoch: int) -> list[Path]:
         return sorted((self.base / "input").glob("*.parquet"))[:epoch]
-
-    def equal(self, found: str, truth: str, **tables: pa.Table) -> None:
-        """Exact but for floats, which agree to 1e-9."""
-        with duckdb.connect() as connection:
-            for name, table in tables.items():
-                connection.register(name, table)
-            ours = connection.sql(f"SELECT * FROM ({found}) ORDER BY ALL").to_arrow_table()
-            theirs = connection.sql(f"SELECT * FROM ({truth}) ORDER BY ALL").to_arrow_table()
-        assert ours.column_names == theirs.column_names
-        assert ours.num_rows == theirs.num_rows
-        for name in ours.column_names:
-            mine, right = ours[name].to_pylist(), theirs[name].to_pylist()
-            if any(isinstance(value, float) for value in right):
-                np.testing.assert_allclose(
-                    np.array(mine, dtype=float), np.array(right, dtype=float), rtol=1e-9, err_msg=name
-                )
-            else:
-                assert mine == right, name
 
 
 @dataclass

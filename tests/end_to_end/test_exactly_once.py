@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from kit import Drill, committed_files
+from kit import Drill, committed_files, equal
 from pyspark.sql import SparkSession
 
 import holdfast as hf
@@ -155,13 +155,13 @@ def test_a_plan_that_is_not_deterministic(tmp_path: Path) -> None:
     ended = drill.run(store_every=100)
     assert ended.code == 0, ended.error
     logged = drill.logged_rows()
-    drill.equal(
+    equal(
         f"SELECT k, n, total FROM '{tmp_path}/result/one.parquet'",
         "SELECT k0 k, count(*) n, sum(v0) total FROM logged GROUP BY k0",
         logged=logged,
     )
     files = committed_files(tmp_path / "out" / "parquet")
-    drill.equal(
+    equal(
         f"SELECT k, n, total, _epoch FROM read_parquet({files})",
         "SELECT a.k0 k, count(*) n, sum(b.v0) total, a.epoch _epoch FROM (SELECT DISTINCT k0, epoch FROM logged) a "
         "JOIN logged b ON a.k0 = b.k0 AND b.epoch <= a.epoch GROUP BY a.k0, a.epoch",

@@ -14,10 +14,12 @@ from holdfast.api.windows import Window, span
 from holdfast.errors import PlanError
 from holdfast.operators.spec import Column as PlainColumn
 from holdfast.plan import drafts
+from holdfast.plan.ddl import schema_of
+from holdfast.plan.frames import Given
 from holdfast.plan.graph import Output, Stage
 
 if TYPE_CHECKING:
-    from holdfast.api.job import Job
+    from holdfast.api.drawing import Drawing
 
 How = Literal["inner", "left", "right", "full"]
 
@@ -25,7 +27,7 @@ How = Literal["inner", "left", "right", "full"]
 class KeyedStream:
     """A stream with its rows brought together by key."""
 
-    def __init__(self, stream: Stream, keys: tuple[str | Column, ...], name: str | None) -> None:
+    def __init__(self, stream: Stream, keys: tuple[Given, ...], name: str | None) -> None:
         self._stream = stream
         self._keys = keys
         self._name = name
@@ -159,7 +161,7 @@ class KeyedStream:
         return self._job._add_stage(draft, spec, getattr(function, "__name__", "process"), updating=False)
 
     @property
-    def _job(self) -> Job:
+    def _job(self) -> Drawing:
         return self._stream._job
 
     def _draft(
@@ -266,8 +268,4 @@ def _ordering(by: Order | Sequence[Order]) -> list[tuple[str | Column, bool]]:
 
 
 def _columns(ddl: str) -> tuple[PlainColumn, ...]:
-    from pyspark.sql.types import StructType
-
-    schema = StructType.fromDDL(ddl)
-    assert isinstance(schema, StructType)
-    return tuple(PlainColumn(field.name, field.dataType.simpleString()) for field in schema.fields)
+    return tuple(PlainColumn(field.name, field.dataType.simpleString()) for field in schema_of(ddl).fields)

@@ -7,19 +7,18 @@ that a misspelt column is an error on the line that has it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.types import StructType
 
 from holdfast.errors import PlanError
-from holdfast.plan.compile import unknown_column
-from holdfast.plan.graph import DIFF, Node, Sink, Step, Union, outputs, union_of, updating
+from holdfast.plan.frames import DIFF, Constant, Given, unknown_column, with_column
+from holdfast.plan.graph import Node, Sink, Step, Union, outputs, union_of, updating
 
 if TYPE_CHECKING:
-    from holdfast.api.job import Job
+    from holdfast.api.drawing import Drawing
     from holdfast.api.keyed import KeyedStream, StageStream
 
 WINDOW = ("window_start", "window_end")
@@ -30,7 +29,7 @@ class Stream:
     """Rows on their way. Made by ``job.read`` and by the verbs below; never changed."""
 
     def __init__(
-        self, job: Job, node: Node, frame: DataFrame, *, windowed: bool = False, complete: bool = False
+        self, job: Drawing, node: Node, frame: Any, *, windowed: bool = False, complete: bool = False
     ) -> None:
         self._job = job
         self._node = node
@@ -54,8 +53,9 @@ class Stream:
 
     filter = where
 
-    def with_column(self, name: str, value: Column) -> Stream:
-        return self._step("with_column", lambda frame, _: frame.withColumn(name, value))
+    def with_column(self, name: str, value: str | Column) -> Stream:
+        """One more column, or another in place of one; text is SQL: ``with_column("cents", "price * 100")``."""
+        return self._step("with_column", lambda frame, _: with_column(frame, name, value))
 
     def transform(self, function: Callable[[DataFrame], DataFrame]) -> Stream:
         """Any stateless change that Spark can make of a DataFrame."""
@@ -76,7 +76,7 @@ class Stream:
             raise PlanError(f"These streams do not fit together: {str(error).splitlines()[0]}") from None
         return Stream(self._job, Union(self._node, other._node), frame)
 
-    def key_by(self, *keys: str | Column, name: str | None = None) -> KeyedStream:
+    def key_by(self, *keys: Given, name: str | None = None) -> KeyedStream:
         """Bring rows together by key, for one of the verbs that keep state. ``name`` is the stage's: with one, it may
         be moved within the graph and still finds its state.
         """
@@ -105,7 +105,7 @@ class Stream:
         """
         windowed = all(column in self.columns for column in WINDOW) and self._windowed
         if per is None:
-            keys: tuple[str | Column, ...] = WINDOW if windowed else (F.lit(0).alias("all"),)
+            keys: tuple[Given, ...] = WINDOW if windowed else (Constant("all", 0),)
         else:
             keys = (per,) if isinstance(per, str | Column) else tuple(per)
         final = windowed and all(column in keys for column in WINDOW) and not updating(self._node)
@@ -152,7 +152,7 @@ class Stream:
         self._job._add_sink(Sink(name or "", self._node, "for_each_batch", mode, self.schema, function=function))
         return self
 
-    def _step(self, label: str, run: Callable[[DataFrame, tuple[str, ...]], DataFrame]) -> Stream:
+    def _step(self, label: str, run: Callable[[Any, tuple[str, ...]], Any]) -> Stream:
         hidden = (DIFF,) if DIFF in self._frame.columns else ()
         try:
             frame = run(self._frame, hidden)

@@ -89,9 +89,12 @@ class HostedJob:
                 def run(number: int, stage: HostedStage = stage, rows: dict[int, Inputs] = rows) -> None:
                     held = stage.held(number)
                     parts = rows.get(number)
-                    with held.lock:
+                    with ExitStack() as locks:
+                        peers = {name: self.stages[name].held(number) for name in stage.plan.peers}
+                        for one in (*peers.values(), held):  # in the order of levels, as everywhere
+                            locks.enter_context(one.lock)
                         started = time.perf_counter()
-                        stage.advance(held.state, prepare, parts)
+                        stage.advance(held.state, prepare, parts, {name: peer.state for name, peer in peers.items()})
                         seconds = time.perf_counter() - started
                     self.loads.note(number, sum(len(part) for port in parts or () for part in port), seconds)
 

@@ -7,7 +7,7 @@ the lost slices' rows are read, and each slice only above its own version.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -111,16 +111,23 @@ class Revived:
                 total += sum(len(part) for inputs in rows.values() for parts in inputs for part in parts)
 
                 def run(number: int, stage: HostedStage = stage, rows: dict[int, Inputs] = rows) -> None:
-                    fresh = self.fresh[stage.plan.name].get(number)
-                    held = stage.held(number) if fresh is None else fresh
-                    with held.lock:
+                    held = self._held(stage.plan.name, number)
+                    with ExitStack() as locks:
+                        peers = {name: self._held(name, number) for name in stage.plan.peers}
+                        for one in (*peers.values(), held):
+                            locks.enter_context(one.lock)
                         if held.state.epoch < epoch:
-                            stage.advance(held.state, prepare, rows.get(number))
-                        if fresh is not None:
+                            looked = {name: peer.state for name, peer in peers.items()}
+                            stage.advance(held.state, prepare, rows.get(number), looked)
+                        if number in self.fresh[stage.plan.name]:
                             held.state.release(epoch - 1)  # the last one may have to be given back
 
                 self._job.each(group, run)
         return total
+
+    def _held(self, stage: str, number: int) -> HeldSlice:
+        fresh = self.fresh[stage].get(number)
+        return self._job.stages[stage].held(number) if fresh is None else fresh
 
     # --- when it fails ------------------------------------------------------------------------------------
 

@@ -39,14 +39,16 @@ class HostedStage:
         """Names for the tables of its state, in their order, as copies and packs know them."""
         return [table_name(self.plan.name, number) for number in range(len(self.operator.layouts))]
 
-    def advance(self, state: SliceState, prepare: Prepare, parts: Inputs | None) -> None:
+    def advance(
+        self, state: SliceState, prepare: Prepare, parts: Inputs | None, peers: Mapping[str, SliceState]
+    ) -> None:
         """Bring a slice to the epoch of ``prepare``, with its rows of every input."""
         rows = [self.operator.concat(part) if part else None for part in parts or [[] for _ in self.plan.inputs]]
         name = self.plan.name
         time = EpochTime(
             prepare.watermark_before.get(name, NEVER), prepare.watermark_after.get(name, NEVER), 1000 * prepare.clock
         )
-        state.apply(prepare.fence.epoch, *rows, time=time)
+        state.apply(prepare.fence.epoch, *rows, time=time, peers=peers)
 
 
 def table_name(stage: str, table: int) -> str:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from holdfast.operators.aggregate import AggregateOperator
 from holdfast.operators.distinct import DistinctOperator, DistinctSpec
 from holdfast.operators.join import JoinOperator, JoinSpec
+from holdfast.operators.lookup import LookupOperator, LookupSpec
 from holdfast.operators.process import ProcessOperator, ProcessSpec
 from holdfast.operators.session import SessionOperator, SessionSpec
 from holdfast.operators.spec import Column, StageSpec
@@ -51,6 +52,7 @@ _KINDS: Mapping[str, tuple[type[Any], type[Any]]] = {
     "window": (WindowSpec, WindowOperator),
     "session": (SessionSpec, SessionOperator),
     "join": (JoinSpec, JoinOperator),
+    "lookup": (LookupSpec, LookupOperator),
     "top_k": (TopKSpec, TopKOperator),
     "distinct": (DistinctSpec, DistinctOperator),
     "process": (ProcessSpec, ProcessOperator),

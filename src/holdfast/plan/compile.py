@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.types import StructType
 
@@ -22,6 +21,8 @@ from holdfast.operators.build import kind_of
 from holdfast.operators.spec import Column as PlainColumn
 from holdfast.operators.spec import StageSpec
 from holdfast.plan.data import to_plain
+from holdfast.plan.ddl import struct_of
+from holdfast.plan.frames import Expression, Found, Frame, Given
 from holdfast.plan.graph import DIFF, Node, Output, Sink, Source, Stage, evaluate, leaves, outputs, updating
 from holdfast.plan.stage import InputPlan, StagePlan
 from holdfast.spark.hashing import can_hash
@@ -44,8 +45,8 @@ class StageInput:
     plan: StagePlan
     place: InputPlan
     node: Node
-    keys: tuple[Column, ...]
-    values: tuple[Column, ...]
+    keys: tuple[Expression, ...]
+    values: tuple[Expression, ...]
     time: str | None = None
     observed: tuple[tuple[Source | Output, str], ...] = ()
     ahead: int | None = None
@@ -93,8 +94,9 @@ class PlannedStage:
 
 
 @dataclass(frozen=True, eq=False)
-class JobPlan:
-    spark: SparkSession
+class Plan:
+    """A job's stages and sinks in their order, whoever runs the steps between them."""
+
     planned: tuple[PlannedStage, ...]
     sinks: tuple[Sink, ...]
 
@@ -117,6 +119,20 @@ class JobPlan:
     @property
     def stateless_sinks(self) -> list[Sink]:
         return [sink for sink in self.sinks if not outputs(sink.node)]
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What a store must agree on with a job that opens it."""
+        # In the order in which the streaming plan has them: Spark tells their offsets apart by position alone.
+        nodes = [item.node for item in self.intake(1)] + [sink.node for sink in self.stateless_sinks]
+        sources = [leaf.name for node in nodes for leaf in leaves(node) if isinstance(leaf, Source)]
+        return {"sources": sources, "stages": {plan.name: _described(plan) for plan in self.stages}}
+
+
+@dataclass(frozen=True, eq=False)
+class JobPlan(Plan):
+    """What Spark runs of it."""
+
+    spark: SparkSession
 
     @property
     def tagged(self) -> bool:
@@ -152,13 +168,6 @@ class JobPlan:
     def sink_rows(self, sink: Sink, rows: Callable[[Output], DataFrame]) -> DataFrame:
         return evaluate(sink.node, {leaf: rows(leaf) for leaf in outputs(sink.node)})
 
-    def fingerprint(self) -> dict[str, Any]:
-        """What a store must agree on with a job that opens it."""
-        # In the order in which the streaming plan has them: Spark tells their offsets apart by position alone.
-        nodes = [item.node for item in self.intake(1)] + [sink.node for sink in self.stateless_sinks]
-        sources = [leaf.name for node in nodes for leaf in leaves(node) if isinstance(leaf, Source)]
-        return {"sources": sources, "stages": {plan.name: _described(plan) for plan in self.stages}}
-
 
 def _described(plan: StagePlan) -> dict[str, Any]:
     spec = plan.operator
@@ -171,10 +180,6 @@ def _described(plan: StagePlan) -> dict[str, Any]:
         return {"level": plan.level, "keys": keys, "aggregates": aggregates, "ansi": spec.ansi}
     said = {name: value for name, value in to_plain(spec).items() if name not in ("keys", "function")}
     return {"level": plan.level, "kind": kind_of(spec), "keys": keys, **said}
-
-
-def column(given: str | Column) -> Column:
-    return F.col(given) if isinstance(given, str) else given
 
 
 def tagged_union(branches: list[DataFrame]) -> DataFrame:
@@ -198,48 +203,40 @@ def tagged_union(branches: list[DataFrame]) -> DataFrame:
 class Values:
     """The value columns of one input, each once however many ask for it."""
 
-    def __init__(self, frame: DataFrame, stage: str) -> None:
+    def __init__(self, frame: Frame, stage: str) -> None:
         self._frame = frame
         self._stage = stage
-        self.columns: list[Column] = []
+        self.columns: list[Expression] = []
         self.plain: list[PlainColumn] = []
         self._seen: dict[str, int] = {}
 
-    def add(self, given: str | Column, role: str, made: Callable[[Column], Column] | None = None) -> int:
-        """The number of that column; ``made`` is what Spark makes of it before it crosses."""
-        value = column(given)
-        found = _select(self._frame, value, f"{role} of stage '{self._stage}'").schema.fields[0]
-        crossing = value if made is None else made(value)
+    def add(self, given: Given, role: str, *, hashed: bool = False) -> int:
+        """The number of that column; ``hashed``: what crosses is its hash."""
+        found = self._find(given, role)
+        crossing = self._frame.hashed(found.value) if hashed else found.value
         number = self._seen.setdefault(str(crossing), len(self.columns))
         if number == len(self.columns):
             self.columns.append(crossing)
-            self.plain.append(PlainColumn(found.name, found.dataType.simpleString()))
+            self.plain.append(PlainColumn(found.name, found.type.simpleString()))
         return number
 
-    def kind(self, given: str | Column, role: str) -> str:
-        found = _select(self._frame, column(given), f"{role} of stage '{self._stage}'")
-        return found.schema.fields[0].dataType.simpleString()
+    def kind(self, given: Given, role: str) -> str:
+        return self._find(given, role).type.simpleString()
+
+    def _find(self, given: Given, role: str) -> Found:
+        return self._frame.find(given, f"{role} of stage '{self._stage}'")
 
 
-def key_columns(stage: str, keys: tuple[str | Column, ...], frame: DataFrame) -> tuple[PlainColumn, ...]:
-    found = []
-    for key in keys:
-        selected = _select(frame, column(key), f"key of stage '{stage}'")
-        only = selected.schema.fields[0]
-        problem = key_type_error(only.dataType)
+def key_columns(stage: str, keys: tuple[Given, ...], frame: Frame) -> list[Found]:
+    found = [frame.find(key, f"key of stage '{stage}'") for key in keys]
+    for key in found:
+        problem = key_type_error(key.type)
         if problem is not None:
             raise PlanError(
-                f"'{only.name}' cannot be a key of stage '{stage}': {problem}",
+                f"'{key.name}' cannot be a key of stage '{stage}': {problem}",
                 safe="Nothing was started.",
             )
-        found.append(PlainColumn(only.name, only.dataType.simpleString()))
-    return tuple(found)
-
-
-def struct_of(columns: tuple[tuple[str, str], ...]) -> StructType:
-    schema = StructType.fromDDL(", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in columns))
-    assert isinstance(schema, StructType)
-    return schema
+    return found
 
 
 def planned_stage(
@@ -251,22 +248,6 @@ def planned_stage(
     for names in ([field.name for field in schema.fields] for schema in produced.values()):
         refuse_doubles(names, plan.name)
     return PlannedStage(node, plan, inputs, produced, struct_of(operator.state_types()), label)
-
-
-def _select(frame: DataFrame, value: Column, role: str) -> DataFrame:
-    try:
-        return frame.select(value)
-    except AnalysisException as error:
-        raise unknown_column(error, frame, role) from None
-
-
-def unknown_column(error: AnalysisException, frame: DataFrame, role: str) -> PlanError:
-    columns = [name for name in frame.columns if name != DIFF]
-    return PlanError(
-        f"Spark cannot resolve the {role}: {str(error).splitlines()[0]}",
-        safe="Nothing was started.",
-        todo=f"The columns there are: {', '.join(columns)}.",
-    )
 
 
 def refuse_doubles(names: list[str], stage: str) -> None:

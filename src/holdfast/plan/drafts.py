@@ -10,15 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-
 from holdfast.errors import PlanError
 from holdfast.operators.build import Spec
 from holdfast.operators.spec import AggregateSpec, StageSpec
 from holdfast.operators.spec import Column as PlainColumn
-from holdfast.plan.compile import StageInput, Values, column, key_columns
-from holdfast.plan.graph import DIFF, Node, Output, Source, Stage, StageRows, leaves, outputs, updating
+from holdfast.plan.compile import StageInput, Values, key_columns
+from holdfast.plan.frames import DIFF, Expression, Frame, Given
+from holdfast.plan.graph import Node, Output, Source, Stage, StageRows, leaves, outputs, updating
 from holdfast.plan.stage import InputPlan, StagePlan, TimePlan
 from holdfast.spark.types import aggregate_result_type
 
@@ -39,9 +37,10 @@ class DraftInput:
     """One input: its rows and, where it has one, the column with their event time."""
 
     node: Node
-    frame: DataFrame
-    given: tuple[str | Column, ...]
+    frame: Frame
+    given: tuple[Given, ...]
     keys: tuple[PlainColumn, ...]
+    key_values: tuple[Expression, ...]
     values: Values
     time: int | None = None
 
@@ -64,11 +63,12 @@ class Draft:
     ports: list[str] = field(default_factory=lambda: [""])
 
     @staticmethod
-    def of(name: str, rows: Sequence[tuple[Node, DataFrame, tuple[str | Column, ...]]], *, ansi: bool) -> Draft:
-        inputs = [
-            DraftInput(node, frame, keys, key_columns(name, keys, frame), Values(frame, name))
-            for node, frame, keys in rows
-        ]
+    def of(name: str, rows: Sequence[tuple[Node, Frame, tuple[Given, ...]]], *, ansi: bool) -> Draft:
+        inputs = []
+        for node, frame, keys in rows:
+            found = key_columns(name, keys, frame)
+            plain = tuple(PlainColumn(key.name, key.type.simpleString()) for key in found)
+            inputs.append(DraftInput(node, frame, keys, plain, tuple(key.value for key in found), Values(frame, name)))
         for item in inputs:
             if len({isinstance(leaf, Source) for leaf in leaves(item.node)}) > 1:
                 raise PlanError(
@@ -82,7 +82,7 @@ class Draft:
     def updating(self) -> bool:
         return any(updating(item.node) for item in self.inputs)
 
-    def take_time(self, on: str | Column | None, port: int = 0) -> int | None:
+    def take_time(self, on: Given | None, port: int = 0) -> int | None:
         """The event time column of an input, as one of its values."""
         if on is None:
             return None
@@ -130,7 +130,7 @@ class Draft:
                 plan,
                 place,
                 item.node,
-                tuple(column(key) for key in item.given),
+                item.key_values,
                 tuple(item.values.columns),
                 None if item.time is None else f"v{item.time}",
                 mine,
@@ -157,14 +157,9 @@ def aggregates_of(draft: Draft, wanted: Mapping[str, Aggregate]) -> tuple[Aggreg
         role = f"aggregate '{name}'"
         kind = values.kind(aggregate.column, role)
         aggregate_result_type(aggregate.function, kind)
-        made = _hashed if aggregate.function == "approx_distinct" else None
-        number = values.add(aggregate.column, role, made)
+        number = values.add(aggregate.column, role, hashed=aggregate.function == "approx_distinct")
         specs.append(AggregateSpec(name, aggregate.function, f"v{number}", kind, aggregate.options))
     return tuple(specs)
-
-
-def _hashed(value: Column) -> Column:
-    return F.when(value.isNotNull(), F.xxhash64(value))
 
 
 def aggregate(draft: Draft, wanted: Mapping[str, Aggregate]) -> StageSpec:
@@ -179,7 +174,7 @@ def window(
     every: int,
     unit: Literal["event", "clock", "rows"],
     offset: int,
-    on: str | Column | None,
+    on: Given | None,
     mode: str,
     early: int,
     keep_late: bool,
@@ -211,7 +206,7 @@ def session(
     *,
     gap: int,
     unit: Literal["event", "clock"],
-    on: str | Column | None,
+    on: Given | None,
     mode: str,
     keep_late: bool,
 ) -> SessionSpec:
@@ -245,7 +240,7 @@ def join(
     draft: Draft,
     *,
     how: str,
-    on: tuple[str | Column | None, str | Column | None],
+    on: tuple[Given | None, Given | None],
     before: int | None,
     after: int | None,
 ) -> JoinSpec:
@@ -284,7 +279,7 @@ def top_k(
     draft: Draft,
     *,
     k: int,
-    by: Sequence[tuple[str | Column, bool]],
+    by: Sequence[tuple[Given, bool]],
     ties: str,
     rank: str,
     final: bool,
@@ -311,7 +306,7 @@ def top_k(
 
 
 def distinct(
-    draft: Draft, *, on: str | Column | None, within: int | None, bloom: tuple[int, float] | None, slices: int
+    draft: Draft, *, on: Given | None, within: int | None, bloom: tuple[int, float] | None, slices: int
 ) -> DistinctSpec:
     from holdfast.operators.distinct import DistinctSpec
 
@@ -330,7 +325,7 @@ def process(
     states: tuple[object, ...],
     produced: Mapping[str, tuple[PlainColumn, ...]],
     *,
-    on: str | Column | None,
+    on: Given | None,
     rows: str,
     errors: str,
     drop_late: bool,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from html import escape
 
-from holdfast.plan.compile import JobPlan, PlannedStage
+from holdfast.plan.compile import Plan, PlannedStage
 from holdfast.plan.graph import Node, Output, Source, Step, Union
 
 _BOX, _ROW, _GAP, _LEFT = 230, 56, 70, 20
 
 
-def as_text(job: str, plan: JobPlan) -> str:
+def as_text(job: str, plan: Plan) -> str:
     """Levels from the sources to the sinks, each stage with what it reads, keeps and puts out."""
     lines = [f"Job '{job}': {len(plan.planned)} stages on {plan.levels} levels, {len(plan.sinks)} sinks"]
     for level in range(1, plan.levels + 1):
@@ -46,7 +46,7 @@ def _path(node: Node) -> str:
             return f"({_path(node.left)} + {_path(node.right)})"
 
 
-def as_svg(job: str, plan: JobPlan) -> str:
+def as_svg(job: str, plan: Plan) -> str:
     """Boxes from left to right: sources, a column for each level, sinks."""
     columns: list[list[tuple[str, str, str]]] = [[] for _ in range(plan.levels + 2)]
     edges: list[tuple[str, str, str]] = []

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from holdfast.errors import PlanError
-
-DIFF = "_d"
+from holdfast.plan.frames import DIFF as DIFF  # the graph is where others look for it
+from holdfast.plan.frames import Given, S, with_sign
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
     name: str
-    frame: DataFrame
+    frame: Any  # a DataFrame, or whatever else has ``Steps``
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Step:
 
     parent: Node
     label: str
-    run: Callable[[DataFrame, tuple[str, ...]], DataFrame]
+    run: Callable[[Any, tuple[str, ...]], Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class StageRows:
     """The rows of one input of a stage, and what brings them together."""
 
     node: Node
-    keys: tuple[str | Column, ...]
+    keys: tuple[Given, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,13 +101,13 @@ def updating(node: Node) -> bool:
     return any(leaf.updating for leaf in outputs(node))
 
 
-def evaluate(node: Node, frames: Mapping[Node, DataFrame], hidden: tuple[str, ...] = ()) -> DataFrame:
+def evaluate(node: Node, frames: Mapping[Node, S], hidden: tuple[str, ...] = ()) -> S:
     """Run the stateless steps of ``node`` over the frames of its leaves."""
     match node:
         case Source() | Output():
             return frames[node]
         case Step():
-            result = node.run(evaluate(node.parent, frames, hidden), hidden)
+            result: S = node.run(evaluate(node.parent, frames, hidden), hidden)
             for name in hidden:
                 if name not in result.columns:
                     raise PlanError(
@@ -121,16 +121,16 @@ def evaluate(node: Node, frames: Mapping[Node, DataFrame], hidden: tuple[str, ..
             return union_of(left, right, hidden)
 
 
-def union_of(left: DataFrame, right: DataFrame, hidden: tuple[str, ...]) -> DataFrame:
+def union_of(left: S, right: S, hidden: tuple[str, ...]) -> S:
     """Spark's union goes by position; hidden columns may stand elsewhere on each side, so they come last."""
     return _hidden_last(left, hidden).union(_hidden_last(right, hidden))
 
 
-def _hidden_last(frame: DataFrame, hidden: tuple[str, ...]) -> DataFrame:
+def _hidden_last(frame: S, hidden: tuple[str, ...]) -> S:
     if not hidden:
         return frame
     # Rows that are never taken back have no sign of their own where others do.
-    signed = frame if DIFF in frame.columns or DIFF not in hidden else frame.withColumn(DIFF, F.lit(1).cast("tinyint"))
+    signed: S = frame if DIFF in frame.columns or DIFF not in hidden else with_sign(frame)
     return signed.select(*[name for name in signed.columns if name not in hidden], *hidden)
 
 

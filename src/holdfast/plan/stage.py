@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.operators.build import Operator, Spec, build, kind_of, spec_of
+from holdfast.operators.lookup import LookupSpec
 from holdfast.plan.data import from_plain, to_plain
 
 
@@ -42,6 +43,11 @@ class StagePlan:
     inputs: tuple[InputPlan, ...]
     operator: Spec
     time: TimePlan = TimePlan()
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """Stages whose slice it looks into while it applies."""
+        return (self.operator.peer,) if isinstance(self.operator, LookupSpec) else ()
 
     def build(self) -> Operator:
         return build(self.operator)

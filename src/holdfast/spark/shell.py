@@ -30,6 +30,7 @@ from holdfast.master import instructions as do
 from holdfast.master.machine import Master
 from holdfast.master.membership import FAILED_STARTS
 from holdfast.plan.graph import Sink
+from holdfast.plan.growth import unbounded
 from holdfast.spark.epoch import EpochJobs
 from holdfast.spark.fleet import Fleet, group_by_owner
 from holdfast.spark.history import EpochFigures, History
@@ -111,6 +112,9 @@ class Shell:
         performer.bandwidth = bandwidth
         self.tell(started)
         self._clock.start()
+        for stage in jobs.plan.stages:
+            if reason := unbounded(stage.operator):
+                self.history.note("warning", f"'{stage.name}' {reason}")
         if any(stage.build().clocked for stage in jobs.plan.stages):
             self.due = 0  # a run before this one may have left something
             self._ticker.start()
@@ -495,6 +499,8 @@ class Shell:
         changed = sum(self.size_of(item.plan.name, "changed") for item in jobs.plan.intake(1))
         jobs.preaggregation.saw(read, sum(ref.rows for ref in first.segments), len(first.segments), changed)
         self.last = EpochFigures(read, self.last.seconds, dict(jobs.seconds))
+        for warning in self.time.warnings() if read else ():
+            self.history.note("warning", warning)
         with self._changed:
             due = []
             for sizes in self._sizes.values():

@@ -7,10 +7,14 @@ that epoch's ``prepare``, so that whoever applies the epoch, whenever, closes th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from holdfast.log.records import Prepare
 from holdfast.plan.stage import StagePlan
+
+DAY = 86_400_000  # ms
+STANDING = 20
+"""Epochs with rows after which a watermark that has not moved is worth a word."""
 
 
 class Timekeeper:
@@ -19,6 +23,8 @@ class Timekeeper:
         self.times: dict[str, int] = {}
         self.watermarks: dict[str, int] = {}
         self.clock = 0  # ms
+        self._stood: dict[str, tuple[int | None, int]] = {}  # stage → watermark, and for how many epochs it has stood
+        self._told: set[str] = set()
 
     def take(self, prepare: Prepare) -> None:
         """What a stored ``prepare`` says counts."""
@@ -45,6 +51,27 @@ class Timekeeper:
                 reached = min(known) - stage.time.lateness
                 after[stage.name] = max(reached, before.get(stage.name, reached))
         return times, before, after
+
+    def warnings(self) -> Iterator[str]:
+        """What somebody should know of after an epoch that had rows: each is said once."""
+        for stage in self._stages:
+            now = self.watermarks.get(stage.name)
+            before, epochs = self._stood.get(stage.name, (now, 0))
+            self._stood[stage.name] = (now, epochs + 1 if now == before else 0)
+            ahead = now is not None and now // 1000 - self.clock > DAY
+            if ahead and f"{stage.name} ahead" not in self._told:
+                self._told.add(f"{stage.name} ahead")
+                yield (
+                    f"the watermark of '{stage.name}' is more than a day ahead of the clock: rows that are right now "
+                    "count as late. See to the clock of its source, or give the stage a bound (ahead='1 hour')"
+                )
+            waits = bool(stage.time.observed or stage.time.follows) and epochs + 1 >= STANDING
+            if waits and f"{stage.name} stands" not in self._told:
+                self._told.add(f"{stage.name} stands")
+                yield (
+                    f"the watermark of '{stage.name}' has stood still for {STANDING} epochs with rows: "
+                    f"it waits for '{self.holding_back(stage)}', and nothing closes until that goes on"
+                )
 
     def holding_back(self, stage: StagePlan) -> str | None:
         """The source or stage whose event time is the least of those that this stage waits for."""

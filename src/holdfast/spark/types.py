@@ -18,8 +18,10 @@ from pyspark.sql.types import DataType
 
 from holdfast.errors import PlanError
 
-AGGREGATES = ("count", "sum", "min", "max", "mean", "var", "stddev", "first", "last")
-AGGREGATES += ("approx_distinct", "count_distinct")
+AGGREGATES = (
+    *("count", "sum", "min", "max", "mean", "var", "stddev"),
+    *("first", "last", "approx_distinct", "count_distinct"),
+)
 
 INTEGERS = ("tinyint", "smallint", "int", "bigint")
 FRACTIONS = ("float", "double")

@@ -50,6 +50,7 @@ class EpochTime:
 
 
 NO_TIME = EpochTime()
+NO_PEERS: Mapping[str, SliceState] = {}
 
 
 @runtime_checkable
@@ -58,8 +59,17 @@ class SliceState(Protocol):
 
     epoch: int
 
-    def apply(self, epoch: int, *inputs: Rows | None, time: EpochTime = NO_TIME) -> None:
-        """Bring the slice from ``epoch`` - 1 to ``epoch``. If it raises, the slice is as it was."""
+    def apply(
+        self,
+        epoch: int,
+        *inputs: Rows | None,
+        time: EpochTime = NO_TIME,
+        peers: Mapping[str, SliceState] = NO_PEERS,
+    ) -> None:
+        """Bring the slice from ``epoch`` - 1 to ``epoch``. If it raises, the slice is as it was.
+
+        ``peers`` are the same slice of stages that this one looks into, which have applied the epoch already.
+        """
 
     def undo(self) -> None:
         """Take the last epoch back."""
@@ -86,6 +96,9 @@ class SliceState(Protocol):
 
     def read(self, epoch: int, keys: KeyRows | None = None) -> pa.RecordBatch:
         """The first table's rows as of ``epoch``: all, or those of ``keys`` that exist, in their order."""
+
+    def lookup(self, keys: KeyRows) -> tuple[Array, pa.RecordBatch]:
+        """Which of ``keys`` there are at the present epoch, and the first table's rows of those, in their order."""
 
     def outputs(self, epoch: int, mode: Mode, port: str = MAIN) -> pa.RecordBatch:
         """What the epoch puts out, in an order that is part of the state."""
@@ -157,10 +170,18 @@ class Emitted:
 class Work:
     """An operator's hands during one epoch: tables to read, and the ways to change them that can be undone."""
 
-    def __init__(self, epoch: int, time: EpochTime, tables: Sequence[Table], undo: Sequence[UndoSet]) -> None:
+    def __init__(
+        self,
+        epoch: int,
+        time: EpochTime,
+        tables: Sequence[Table],
+        undo: Sequence[UndoSet],
+        peers: Mapping[str, SliceState] = NO_PEERS,
+    ) -> None:
         self.epoch = epoch
         self.time = time
         self.tables = tables
+        self.peers = peers
         self.emitted = Emitted()
         self._undo = undo
 
@@ -236,12 +257,18 @@ class TableSlice:
 
     # -- apply and undo
 
-    def apply(self, epoch: int, *inputs: Rows | None, time: EpochTime = NO_TIME) -> None:
+    def apply(
+        self,
+        epoch: int,
+        *inputs: Rows | None,
+        time: EpochTime = NO_TIME,
+        peers: Mapping[str, SliceState] = NO_PEERS,
+    ) -> None:
         assert epoch == self.epoch + 1, f"epoch {epoch} cannot follow {self.epoch}"
         former = [self._purge(at, epoch) for at in range(len(self._tables))]
         self._leave_garbage()
         sets = [UndoSet.begin(epoch, table, was) for table, was in zip(self._tables, former, strict=True)]
-        work = Work(epoch, time, self._tables, sets)
+        work = Work(epoch, time, self._tables, sets, peers)
         self._undo.append(sets)
         self._emitted.append(work.emitted)
         self.epoch = epoch
@@ -342,6 +369,15 @@ class TableSlice:
             return self._finished(snapshot, snapshot.slots())
         slots = self._operator.find(snapshot.table, keys)
         return self._finished(snapshot, slots[(slots >= 0) & (slots < snapshot.rows)])
+
+    def lookup(self, keys: KeyRows) -> tuple[Array, pa.RecordBatch]:
+        snapshot = Snapshot.of(self._tables[0])
+        slots = self._operator.find(snapshot.table, keys)
+        alive = snapshot.table.layout.alive
+        known = slots >= 0
+        if alive is not None:
+            known[known] = snapshot.table.columns[alive][slots[known]] > 0
+        return known, self._finished(snapshot, slots[known])
 
     def outputs(self, epoch: int, mode: Mode, port: str = MAIN) -> pa.RecordBatch:
         if mode != "all" and (self._operator.emits or port != MAIN):

@@ -1,0 +1,141 @@
+"""A job while it is drawn: its sources, stages and sinks so far, and the rules that hold whoever will run it.
+
+``holdfast.Job`` has Spark run what was drawn, ``holdfast.testing.Job`` runs it in this process. Both draw with the same
+verbs; what they differ in is the kind of frame that stands for rows.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from holdfast.api.keyed import StageStream
+from holdfast.api.stream import Stream
+from holdfast.errors import PlanError
+from holdfast.operators.build import Spec
+from holdfast.plan.compile import Plan, PlannedStage, planned_stage
+from holdfast.plan.drafts import Draft
+from holdfast.plan.explain import as_svg, as_text
+from holdfast.plan.frames import Frame, Given, with_sign
+from holdfast.plan.graph import Node, Output, Sink, Source, Stage, leaves
+from holdfast.plan.stage import StagePlan
+from holdfast.state.slice import MAIN
+
+_NAME = re.compile(r"[\w.-]+")
+
+
+class Drawing(ABC):
+    """A graph of stages over one or more sources."""
+
+    def __init__(self, name: str) -> None:
+        if not name or "/" in name:
+            raise PlanError(f"'{name}' cannot be a job's name.", todo="Use letters, digits, dashes and dots.")
+        self.name = name
+        self._sources: list[Source] = []
+        self._stages: list[PlannedStage] = []
+        self._sinks: list[Sink] = []
+        self._expected_slices = 128
+
+    @abstractmethod
+    def plan(self) -> Plan:
+        """What was drawn, complete."""
+
+    @property
+    @abstractmethod
+    def _ansi(self) -> bool:
+        """Whether an overflow is an error."""
+
+    @abstractmethod
+    def _view(self, frame: Any) -> Frame:
+        """A frame as a draft sees it."""
+
+    @abstractmethod
+    def _empty(self, schema: StructType) -> Any:
+        """No rows, but the columns that steps and stages will see."""
+
+    def explain(self, picture: str | None = None) -> None:
+        """Print the plan: levels, stages, what they read and put out. ``picture`` is an SVG file to draw it to."""
+        plan = self.plan()
+        print(as_text(self.name, plan))
+        if picture is not None:
+            Path(picture).write_text(as_svg(self.name, plan))
+
+    def _add_source(self, frame: Any, name: str | None) -> Stream:
+        if self._sources and (name is None or any(source.name == "source" for source in self._sources)):
+            raise PlanError(
+                "A job with several sources needs a name for each.",
+                todo="job.read(df, name='orders'): the names tell Spark's offsets apart after a restart.",
+            )
+        chosen = name or "source"
+        if any(source.name == chosen for source in self._sources):
+            raise PlanError(f"Two sources are named '{chosen}'.", todo="Give each its own name.")
+        source = Source(chosen, frame)
+        self._sources.append(source)
+        return Stream(self, source, frame)
+
+    def _drawn(self) -> tuple[tuple[PlannedStage, ...], tuple[Sink, ...]]:
+        """The stages and sinks, if they make a job."""
+        if not self._stages:
+            raise PlanError(
+                f"Job '{self.name}' keeps no state.",
+                todo="Use key_by(...).agg(...), or plain Spark (df.writeStream) for a stateless query.",
+            )
+        used = {leaf for stage in self._stages for item in stage.inputs for leaf in leaves(item.node)}
+        used |= {leaf for sink in self._sinks for leaf in leaves(sink.node)}
+        for source in self._sources:
+            if source not in used:
+                raise PlanError(f"Nothing uses the source '{source.name}'.", todo="Use it, or do not read it.")
+        return tuple(self._stages), tuple(self._sinks)
+
+    def _draft(self, name: str | None, rows: Sequence[tuple[Node, Any, tuple[Given, ...]]]) -> Draft:
+        chosen = name or f"stage{len(self._stages) + 1}"
+        if any(stage.plan.name == chosen for stage in self._stages):
+            raise PlanError(f"Two stages are named '{chosen}'.", todo="Give each its own name: key_by(..., name=...).")
+        if not _NAME.fullmatch(chosen):
+            raise PlanError(f"'{chosen}' cannot be a stage's name.", todo="Use letters, digits, _, - and dots.")
+        return Draft.of(chosen, [(node, self._view(frame), keys) for node, frame, keys in rows], ansi=self._ansi)
+
+    def _add_stage(
+        self,
+        draft: Draft,
+        spec: Spec,
+        label: str,
+        *,
+        updating: bool,
+        complete: bool = False,
+        windowed: bool = False,
+    ) -> StageStream:
+        plans: dict[Stage, StagePlan] = {stage.node: stage.plan for stage in self._stages}
+        taken = Counter(item.place.level for stage in self._stages for item in stage.inputs)
+        node, plan, inputs = draft.finish(spec, plans, taken)
+        planned = planned_stage(node, plan, inputs, label, tuple(draft.ports))
+        self._stages.append(planned)
+        output = Output(node, MAIN, updating)
+        return StageStream(self, output, self._frame_of(output, planned), windowed=windowed, complete=complete)
+
+    def _output(self, stage: Stage, port: str) -> Stream:
+        planned = next(one for one in self._stages if one.node is stage)
+        if port not in planned.outputs:
+            known = ", ".join(f"'{name}'" for name in planned.outputs if name) or "none"
+            raise PlanError(f"Stage '{stage.name}' has no output '{port}'.", todo=f"Its further outputs: {known}.")
+        output = Output(stage, port, updating=False)
+        return Stream(self, output, self._frame_of(output, planned))
+
+    def _frame_of(self, output: Output, planned: PlannedStage) -> Any:
+        frame = self._empty(planned.outputs[output.port])
+        return with_sign(frame) if output.updating else frame
+
+    def _add_sink(self, sink: Sink) -> None:
+        # A sink keeps its number of epochs by its name, so a name must not depend on what else the job writes.
+        path = next((value for key, value in sink.options.items() if key.lower() == "path"), None)
+        named = replace(sink, name=sink.name or (f"{sink.format}:{path}" if path else f"sink{len(self._sinks) + 1}"))
+        if any(other.name == named.name for other in self._sinks):
+            raise PlanError(f"Two sinks are named '{named.name}'.", todo="Give each its own name.")
+        self._sinks.append(named)

@@ -1,0 +1,119 @@
+"""Frames as drafting sees them: columns by name, and what an expression over them is called and typed.
+
+A stage is drafted against the rows it will see, not against Spark: all it asks of them is ``Frame``. Spark's DataFrame
+answers through ``SparkFrame``; ``holdfast.testing`` has frames of its own that need no JVM. Stateless steps ask for a
+little more (``Steps``), which a DataFrame has as it is. What Spark makes of an expression stays opaque here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, Self, TypeVar
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql.types import DataType
+
+from holdfast.errors import PlanError
+
+DIFF = "_d"
+Expression = Any
+"""What a frame made of a name: Spark's Column, or whatever another kind of frame evaluates later."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same number in every row."""
+
+    name: str
+    value: int
+
+
+Given = str | Column | Constant
+"""What a user, or a verb on a user's behalf, may name a column by."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """An expression over a frame: what it is called there, its type, and itself."""
+
+    name: str
+    type: DataType
+    value: Expression
+
+
+class Frame(Protocol):
+    """Rows as a draft sees them."""
+
+    @property
+    def columns(self) -> list[str]: ...
+
+    def find(self, given: Given, role: str) -> Found:
+        """The expression; ``role`` says in the error what it would have been."""
+
+    def hashed(self, value: Expression) -> Expression:
+        """Spark's xxhash64 of it, null where it is."""
+
+
+class Steps(Protocol):
+    """Rows as stateless steps see them, and as they are carried between steps."""
+
+    @property
+    def columns(self) -> list[str]: ...
+
+    def select(self, *columns: str) -> Self: ...
+
+    def union(self, other: Self) -> Self: ...
+
+
+S = TypeVar("S", bound=Steps)
+
+
+@dataclass(frozen=True)
+class SparkFrame:
+    """A DataFrame as a draft sees it."""
+
+    frame: DataFrame
+
+    @property
+    def columns(self) -> list[str]:
+        return self.frame.columns
+
+    def find(self, given: Given, role: str) -> Found:
+        value = _column(given)
+        try:
+            field = self.frame.select(value).schema.fields[0]
+        except AnalysisException as error:
+            raise unknown_column(error, self.frame, role) from None
+        return Found(field.name, field.dataType, value)
+
+    def hashed(self, value: Expression) -> Expression:
+        return F.when(value.isNotNull(), F.xxhash64(value))
+
+
+def with_column(frame: Any, name: str, value: str | Column) -> Any:
+    """``frame`` with one more column; text is SQL."""
+    return frame.withColumn(name, F.expr(value) if isinstance(frame, DataFrame) and isinstance(value, str) else value)
+
+
+def with_sign(frame: Any) -> Any:
+    """``frame`` with every row one that is."""
+    if isinstance(frame, DataFrame):
+        return frame.withColumn(DIFF, F.lit(1).cast("tinyint"))
+    return frame.with_constant(DIFF, 1, "tinyint")
+
+
+def unknown_column(error: AnalysisException, frame: DataFrame, role: str) -> PlanError:
+    columns = [name for name in frame.columns if name != DIFF]
+    return PlanError(
+        f"Spark cannot resolve the {role}: {str(error).splitlines()[0]}",
+        safe="Nothing was started.",
+        todo=f"The columns there are: {', '.join(columns)}.",
+    )
+
+
+def _column(given: Given) -> Column:
+    if isinstance(given, Constant):
+        return F.lit(given.value).alias(given.name)
+    return F.col(given) if isinstance(given, str) else given
