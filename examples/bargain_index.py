@@ -25,19 +25,19 @@ def build(job: hf.Job, trades: DataFrame, quotes: DataFrame) -> hf.Stream:
     traded = (
         job.read(trades, name="trades")
         .key_by("symbol", name="vwap")
-        .window(hf.sliding(f"{SIZE} s", every=f"{EVERY} s"), on="at", lateness=f"{LATENESS} s")
+        .window(hf.sliding(f"{SIZE} s", every=f"{EVERY} s"), on="ts", lateness=f"{LATENESS} s")
         .agg(paid=hf.sum(F.col("price") * F.col("shares")), shares=hf.sum("shares"))
     )
     prices = traded.select(
         "symbol", F.col("window_end").alias("since"), (F.col("paid") / F.col("shares")).alias("vwap")
     )
-    offers = job.read(quotes, name="quotes").with_column("since", F.window("at", f"{EVERY} seconds").start)
+    offers = job.read(quotes, name="quotes").with_column("since", F.window("ts", f"{EVERY} seconds").start)
     judged = offers.key_by("symbol", "since", name="judged").join(
-        prices.key_by("symbol", "since"), on=("at", "since"), within=(f"{EVERY} s", "0 s"), lateness=f"{LATENESS} s"
+        prices.key_by("symbol", "since"), on=("ts", "since"), within=(f"{EVERY} s", "0 s"), lateness=f"{LATENESS} s"
     )
     bargains = judged.where("vwap > ask")
     return bargains.select(
-        "symbol", "at", "ask", "vwap", (F.exp(F.expr("vwap - ask")) * F.col("offered")).alias("index")
+        "symbol", "ts", "ask", "vwap", (F.exp(F.expr("vwap - ask")) * F.col("offered")).alias("index")
     )
 
 
@@ -55,7 +55,7 @@ def generate(seed: int = 1, epochs: int = 6, rows: int = 800) -> Iterator[tuple[
             costs = (price[of] * draw.normal(1, 0.01, rows)).round(2)
             columns = dict(zip(names, (costs, draw.integers(1, 50, rows)), strict=True))
             moved = times(at - draw.integers(0, LATENESS * SECOND, rows))
-            tables.append(pa.table({"symbol": symbols[of], **columns, "at": moved}))
+            tables.append(pa.table({"symbol": symbols[of], **columns, "ts": moved}))
         yield tables[0], tables[1]
 
 

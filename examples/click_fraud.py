@@ -23,19 +23,16 @@ ERROR = 0.001
 DOUBTFUL = 0.3
 
 
-def paid_clicks(clicks: hf.Stream) -> hf.StageStream:
-    """The first click of every visitor on every ad, and again ten minutes later."""
-    return clicks.key_by("visitor", "ad", name="paid").distinct(
-        on="at", within=f"{WITHIN} s", lateness=f"{LATENESS} s", error=ERROR, expected=50_000
-    )
-
-
-def build(job: hf.Job, clicks: DataFrame) -> hf.Stream:
+def build(job: hf.Job, clicks: DataFrame) -> tuple[hf.StageStream, hf.Stream]:
+    """The clicks to be paid for, and the ads that get too many others."""
     rows = job.read(clicks)
-    every = rows.key_by("ad", name="every").agg(clicks=hf.count())
-    paid = paid_clicks(rows).key_by("ad", name="paid-by-ad").agg(paid=hf.count())
-    both = every.key_by("ad", name="both").join(paid.key_by("ad"))
-    return both.with_column("doubtful", 1 - F.col("paid") / F.col("clicks")).where(F.col("doubtful") > DOUBTFUL)
+    paid = rows.key_by("visitor", "ad", name="paid").distinct(
+        on="ts", within=f"{WITHIN} s", lateness=f"{LATENESS} s", error=ERROR, expected=50_000
+    )
+    every = rows.key_by("ad", name="clicks-by-ad").agg(clicks=hf.count())
+    both = every.key_by("ad", name="both").join(paid.key_by("ad", name="paid-by-ad").agg(paid=hf.count()).key_by("ad"))
+    share = 1 - F.col("paid") / F.col("clicks")
+    return paid, both.with_column("doubtful", share).where(F.col("doubtful") > DOUBTFUL)
 
 
 def generate(seed: int = 1, epochs: int = 6, clicks: int = 3000) -> Iterator[pa.Table]:
@@ -47,7 +44,7 @@ def generate(seed: int = 1, epochs: int = 6, clicks: int = 3000) -> Iterator[pa.
         machine = draw.random(clicks) < 0.1
         ad = np.where(machine, draw.choice([3, 17], clicks), draw.integers(0, 30, clicks))
         visitor = np.where(machine, draw.integers(0, 20, clicks), draw.integers(20, 20_000, clicks))
-        yield pa.table({"visitor": visitor, "ad": [f"ad {number}" for number in ad], "at": times(at)})
+        yield pa.table({"visitor": visitor, "ad": [f"ad {number}" for number in ad], "ts": times(at)})
 
 
 def show(doubtful: DataFrame, epoch: int) -> None:
@@ -59,7 +56,8 @@ def main() -> None:
     spark = session()
     with tempfile.TemporaryDirectory() as folder:
         job = hf.Job("click-fraud", spark, store=f"{folder}/state")
-        build(job, stream(spark, f"{folder}/clicks", generate())).for_each_batch(show)
+        _, doubtful = build(job, stream(spark, f"{folder}/clicks", generate()))
+        doubtful.for_each_batch(show)
         with job.start(trigger={"availableNow": True}) as run:
             run.await_termination()
             print(*run.status().stages, sep="\n")  # "paid" has counted the duplicates

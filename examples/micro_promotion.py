@@ -25,7 +25,7 @@ def build(job: hf.Job, clicks: DataFrame) -> hf.StageStream:
         job.read(clicks)
         .where("store = 'video games'")
         .key_by("product", name="hot")
-        .window(hf.sliding(f"{SIZE} s", every=f"{EVERY} s"), on="at", lateness=f"{LATENESS} s")
+        .window(hf.sliding(f"{SIZE} s", every=f"{EVERY} s"), on="ts", lateness=f"{LATENESS} s")
         .agg(clicks=hf.sum("clicks"))
     )
     return hot.top_k(BEST, by="clicks", name="best")
@@ -44,7 +44,7 @@ def generate(seed: int = 1, epochs: int = 6, clicks: int = 2000) -> Iterator[pa.
                 "store": draw.choice(["video games", "toys"], clicks, p=[0.8, 0.2]),
                 "product": [f"game {product}" for product in products],
                 "clicks": draw.integers(1, 4, clicks),
-                "at": times(at),
+                "ts": times(at),
             }
         )
 

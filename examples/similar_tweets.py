@@ -35,12 +35,12 @@ class MostSimilar:
             for at, tweet in recent.items():
                 number, text = tweet.split(" ", 1)
                 other = set(text.split())
-                if abs(row["at"] - at) <= APART:
+                if abs(row["ts"] - at) <= APART:
                     found.append((len(words & other) / len(words | other), -int(number)))
             similarity, number = max(found, default=(0.0, 0))
             if similarity >= LIKE:
                 yield {"place": place, "id": row["id"], "like": -number, "similarity": similarity}
-            recent.append(f"{row['id']} {row['text']}", row["at"])
+            recent.append(f"{row['id']} {row['text']}", row["ts"])
 
 
 def build(job: hf.Job, tweets: DataFrame) -> hf.StageStream:
@@ -50,7 +50,7 @@ def build(job: hf.Job, tweets: DataFrame) -> hf.StageStream:
         .process(
             MostSimilar,
             "place string, id bigint, like bigint, similarity double",
-            on="at",
+            on="ts",
             lateness="1 minute",
             late="drop",
         )
@@ -69,7 +69,7 @@ def generate(seed: int = 1, epochs: int = 6, tweets: int = 150) -> Iterator[pa.T
             at[draw.integers(0, tweets, 3)] -= 7200 * SECOND
         texts = [" ".join(draw.choice(words, draw.integers(3, 7), replace=False)) for _ in number]
         places = draw.choice(["Bergen", "Brest", "Cork"], tweets)
-        yield pa.table({"id": number, "place": places, "text": texts, "at": times(at)})
+        yield pa.table({"id": number, "place": places, "text": texts, "ts": times(at)})
 
 
 def main() -> None:

@@ -32,17 +32,17 @@ class Jams:
             if jammed != context.state.jammed:
                 context.state.jammed = jammed
                 event = "begins" if jammed else "ends"
-                yield {"segment": segment, "at": row["window_end"], "jam": event, "speed": row["speed"]}
+                yield {"segment": segment, "ts": row["window_end"], "jam": event, "speed": row["speed"]}
 
 
 def build(job: hf.Job, reports: DataFrame) -> hf.StageStream:
     speeds = (
         job.read(reports)
         .key_by("segment", name="speeds")
-        .window(hf.sliding(f"{SIZE} s", every=f"{EVERY} s"), on="at", lateness=f"{LATENESS} s")
+        .window(hf.sliding(f"{SIZE} s", every=f"{EVERY} s"), on="ts", lateness=f"{LATENESS} s")
         .agg(speed=hf.mean("speed"), vehicles=hf.count())
     )
-    return speeds.key_by("segment", name="jams").process(Jams, "segment string, at timestamp, jam string, speed double")
+    return speeds.key_by("segment", name="jams").process(Jams, "segment string, ts timestamp, jam string, speed double")
 
 
 def generate(seed: int = 1, epochs: int = 8, reports: int = 1200) -> Iterator[pa.Table]:
@@ -57,12 +57,12 @@ def generate(seed: int = 1, epochs: int = 8, reports: int = 1200) -> Iterator[pa
         speed = np.where(far < 200, draw.normal(18, 6, reports), draw.normal(70, 15, reports)).clip(0)
         at -= draw.integers(0, LATENESS * SECOND, reports)
         at -= np.where(draw.random(reports) < 0.01, draw.integers(0, 400 * SECOND, reports), 0)
-        yield pa.table({"segment": segments[on], "speed": speed, "at": times(START + at)})
+        yield pa.table({"segment": segments[on], "speed": speed, "ts": times(START + at)})
 
 
 def show(jams: DataFrame, epoch: int) -> None:
-    for row in jams.orderBy("at", "segment").collect():
-        print(f"{row['at']:%H:%M}  {row.segment:<7} jam {row.jam:<6} ({row.speed:.0f} km/h)")
+    for row in jams.orderBy("ts", "segment").collect():
+        print(f"{row['ts']:%H:%M}  {row.segment:<7} jam {row.jam:<6} ({row.speed:.0f} km/h)")
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from holdfast.api import upgrading
 from holdfast.api.options import Options
 from holdfast.api.run import SECTION, Run
 from holdfast.errors import ContainerError, CorruptionError, PlanError, StoreError
@@ -53,6 +54,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> Run:
     store.probe()
     ledger = Ledger(store, SECTION)
     file = _job_file(job, plan, ledger, options)
+    upgrade = upgrading.look(ledger, file, plan)
     sinks = {sink.name: _open(job, file, sink) for sink in plan.sinks}
     token = secrets.token_urlsafe(32)
     listen = _address(job, options)
@@ -76,6 +78,10 @@ def start(job: Job, plan: JobPlan, options: Options) -> Run:
         owner = ledger.take_ownership(socket.gethostname(), os.getpid(), desk.address.location)
         shell = Shell(ledger, owner.incarnation, lambda: the_run()._fleet, {sink.name: sink for sink in plan.sinks})
         opened.append(shell)
+        if upgrade is not None:
+            upgrade.perform(owner.incarnation)
+            for change in upgrade.changes:
+                shell.history.note("changed", change)
         launcher = _launcher(job, options, ContainerSettings(token, listen, options.threads), desk)
         host = {
             "job": file.job_id,
@@ -120,7 +126,14 @@ def _job_file(job: Job, plan: JobPlan, ledger: Ledger, options: Options) -> JobF
     if slices == "auto":
         known = ledger.find_job()  # the number is for life
         slices = known.slices if known else slices_auto([job.spark.sparkContext.defaultParallelism])
-    wanted = JobFile(uuid.uuid4().hex, job.name, plan.fingerprint(), slices, time.time_ns() // 1_000_000)
+    wanted = JobFile(
+        uuid.uuid4().hex,
+        job.name,
+        plan.fingerprint(),
+        slices,
+        time.time_ns() // 1_000_000,
+        stages=[stage.to_dict() for stage in plan.stages],
+    )
     return ledger.open_or_create_job(wanted)
 
 
@@ -161,6 +174,7 @@ def _begin(run: Run, incarnation: int, options: Options) -> None:
         found = ledger.get_prepare(committed + 1, level)
         if found is None:
             break
+        ledger.refuse_former_graph(found)
         batch = ev.Batch(found.query_id, found.batch_id, found.offsets, found.tick)
         prepared.append(ev.Prepared(level, found.fence, batch))
     last = ledger.get_prepare(committed, 1) if committed else None
@@ -213,11 +227,11 @@ def _begin(run: Run, incarnation: int, options: Options) -> None:
 def _timekeeper(run: Run, committed: int) -> Timekeeper:
     """Time as the last committed epoch left it, and as far as the next one has been prepared."""
     keeper = Timekeeper(run._plan.stages)
-    for epoch in (committed, committed + 1):
-        for level in range(1, run._plan.levels + 1):
-            prepare = run._ledger.get_prepare(epoch, level) if epoch else None
-            if prepare is not None:
-                keeper.take(prepare)
+    for epoch in (committed, committed + 1) if committed else (1,):
+        level = 1  # of all levels there were: a stage may be on another one than before
+        while (prepare := run._ledger.get_prepare(epoch, level)) is not None:
+            keeper.take(prepare)
+            level += 1
     return keeper
 
 

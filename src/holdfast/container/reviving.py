@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from holdfast.container.slices import HeldSlice, HostedStage, Inputs, table_name
-from holdfast.errors import EpochGone
+from holdfast.errors import CorruptionError, EpochGone, StoreError
 from holdfast.log.pack import Pack
 from holdfast.log.records import Prepare
 from holdfast.state import copies
@@ -35,6 +35,20 @@ class Revived:
 
     def load_packs(self, slices: Sequence[int], checkpoint: int, packs: Mapping[str, Sequence[int]]) -> int:
         """From a checkpoint, or from nothing (``checkpoint`` 0); the bytes of it."""
+        try:
+            return self._load_packs(slices, checkpoint, packs)
+        except StoreError as error:
+            graph = self._job.log.ledger.graph()
+            if graph is None or checkpoint != graph.epoch:
+                raise
+            raise CorruptionError(
+                f"{error.what} It is of the checkpoint that the job's graph begins with: what was there before, at "
+                f"epoch {checkpoint}, is in terms of another graph and cannot stand in for it.",
+                safe="Nothing was changed.",
+                todo="Bring the file back from a copy of the store.",
+            ) from error
+
+    def _load_packs(self, slices: Sequence[int], checkpoint: int, packs: Mapping[str, Sequence[int]]) -> int:
         place = {number: name for name, numbers in packs.items() for number in numbers}
         wanted = {place[number] for number in slices} if checkpoint else ()
         opened = {name: Pack.open(self._job.store, name) for name in wanted}
@@ -96,8 +110,10 @@ class Revived:
 
     def replay(self, epoch: int) -> int:
         """Bring every slice from its own version to ``epoch``; the rows that took."""
-        replayed = 0
-        for past in range(min(self._versions.values(), default=epoch) + 1, epoch + 1):
+        replayed, oldest = 0, min(self._versions.values(), default=epoch)
+        if oldest < epoch:
+            self._refuse_former_graph(oldest)
+        for past in range(oldest + 1, epoch + 1):
             behind = [number for number, version in self._versions.items() if version < past]
             for level in range(1, self._job.levels + 1):
                 replayed += self._replay(self._job.log.prepare(past, level), behind)
@@ -128,6 +144,17 @@ class Revived:
     def _held(self, stage: str, number: int) -> HeldSlice:
         fresh = self.fresh[stage].get(number)
         return self._job.stages[stage].held(number) if fresh is None else fresh
+
+    def _refuse_former_graph(self, oldest: int) -> None:
+        graph = self._job.log.ledger.graph()
+        if graph is not None and oldest < graph.epoch:
+            raise StoreError(
+                f"The log from epoch {oldest + 1} on cannot be replayed: up to epoch {graph.epoch} it is in terms of "
+                "the graph that the job had before it was changed.",
+                safe="Nothing was changed.",
+                todo=f"Bring the checkpoint of epoch {graph.epoch} back from a copy of the store: "
+                f"{', '.join(graph.packs)}.",
+            )
 
     # --- when it fails ------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ Everything that decides something is a put-if-absent: whoever loses reads the wi
 that. The ledger lists a folder when it first needs it; from then on it remembers the newest number and only
 looks whether the next one has come (by another driver), so an epoch costs no listing.
 
-Job-wide files (``job.json``, ``owner/``, ``routing/``) are in the store itself, those of a section in its
+Job-wide files (``job.json``, ``graph/``, ``owner/``, ``routing/``) are in the store itself, those of a section in its
 folder.
 """
 
@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
-from holdfast.errors import CorruptionError, StoreError
+from holdfast.errors import CorruptionError, FencedError, StoreError
 from holdfast.log.pack import parse_pack_name
-from holdfast.log.records import Commit, JobFile, Manifest, Owner, Prepare, Routing
+from holdfast.log.records import Commit, GraphFile, JobFile, Manifest, Owner, Prepare, Routing
 from holdfast.log.segment import parse_segment_name
 from holdfast.log.store import Store
 
@@ -88,6 +88,8 @@ class Ledger:
         self.section_name = section
         self.section = store.sub(section) if section else store
         self._owners = _Numbered(store, Owner.file_of, Owner.from_bytes)
+        self._graphs = _Numbered(store, GraphFile.file_of, GraphFile.from_bytes)
+        self._graph: tuple[GraphFile | None] | None = None  # once somebody has looked
         self._routings = _Numbered(store, Routing.file_of, Routing.from_bytes)
         self._commits = _Numbered(self.section, Commit.file_of, Commit.from_bytes)
         self._manifests = _Numbered(self.section, Manifest.file_of, Manifest.from_bytes)
@@ -97,8 +99,9 @@ class Ledger:
     # The job and who runs it
 
     def open_or_create_job(self, job: JobFile) -> JobFile:
-        """The store's own job file: ``job`` if the store is new. Refuses a store that another job, or
-        another graph, has written."""
+        """The store's own job file: ``job`` if the store is new. Refuses a store that another job has written; and
+        one of another graph, unless both say their stages: then it can be compared whether the one can become the
+        other, which is not decided here."""
         if self.store.put_if_absent(job.file, job.to_bytes()):
             return job
         mine = JobFile.from_bytes(job.to_bytes(), job.file)  # as JSON has it: no tuples
@@ -109,8 +112,9 @@ class Ledger:
                 safe="Nothing was changed.",
                 todo="Give every job a store of its own, or use the name that it had.",
             )
-        differs = _differences("slices", found.slices, mine.slices)
-        differs += _differences("graph", found.graph, mine.graph)
+        differs = differences("slices", found.slices, mine.slices)
+        if not (found.stages and mine.stages):
+            differs += differences("graph", found.graph, mine.graph)
         if differs:
             raise StoreError(
                 f"Job {mine.name!r} is not what it was when the store {self.store.uri} was made:\n"
@@ -124,6 +128,26 @@ class Ledger:
         """The store's job file, if it has one."""
         raw = self.store.read_if_present(JobFile.file)
         return JobFile.from_bytes(raw, f"{self.store.uri}/{JobFile.file}") if raw is not None else None
+
+    def graph(self) -> GraphFile | None:
+        """The graph that the job was changed to last; None while it has the one of its job file.
+
+        Looked up once: whoever runs a job runs one graph, and is replaced before there is another.
+        """
+        if self._graph is None:
+            self._graph = (self._graphs.newest(),)
+        return self._graph[0]
+
+    def put_graph(self, graph: GraphFile) -> None:
+        """From here on the job has that graph."""
+        _, won = self._graphs.put(graph.version, graph)
+        if not won:
+            raise FencedError(
+                f"Somebody else has changed the graph of the job in {self.store.uri} just now.",
+                safe="Its change is whole; nothing of ours was kept.",
+                todo="Start again: the job is compared with the graph that the store has now.",
+            )
+        self._graph = (graph,)
 
     def take_ownership(self, host: str, pid: int, address: str) -> Owner:
         """The next incarnation, ours. Whoever had the job until now finds out when it looks."""
@@ -155,6 +179,7 @@ class Ledger:
                 raise StoreError(
                     f"{prepare.file} was there and is gone: somebody is deleting files of {self.store.uri}"
                 )
+            self.refuse_former_graph(winner)
             return winner
         self._remember(prepare)
         return prepare
@@ -165,6 +190,17 @@ class Ledger:
         if prepare is not None:
             self._remember(prepare)
         return prepare
+
+    def refuse_former_graph(self, prepare: Prepare) -> None:
+        """A driver that was replaced while the graph was changed may have written its prepare too late to be seen."""
+        graph = self.graph()
+        if graph is not None and prepare.fence.epoch > graph.epoch and prepare.fence.incarnation < graph.incarnation:
+            raise StoreError(
+                f"{self.section.uri}/{prepare.file} was written by a driver of incarnation {prepare.fence.incarnation}, "
+                f"which ran the graph that the job had before incarnation {graph.incarnation} changed it.",
+                safe="Nobody has applied it or written its results: its driver had been replaced by then.",
+                todo="Make sure that driver has ended, delete the file, and start again.",
+            )
 
     def last_prepared(self) -> tuple[int, int] | None:
         """The newest (epoch, level) that is prepared."""
@@ -218,10 +254,15 @@ class Ledger:
         return self._manifests.put(manifest.epoch, manifest)[0]
 
     def manifests(self, on_corrupt: Callable[[CorruptionError], None] | None = None) -> list[Manifest]:
-        """The complete checkpoints, oldest first. A manifest that cannot be read is an error, or is told to
-        ``on_corrupt`` and left out: the one before it and the log still make the whole state."""
-        found: list[Manifest] = []
+        """The complete checkpoints of the job's graph, oldest first. A manifest that cannot be read is an error, or is
+        told to ``on_corrupt`` and left out: the one before it and the log still make the whole state."""
+        graph = self.graph()
+        began = graph.manifest if graph else None
+        # The graph's file stays when its checkpoint is cut away.
+        found = [began] if began and all(map(self.section.exists, began.packs)) else []
         for number in self._manifests.numbers():
+            if graph is not None and number <= graph.epoch:
+                continue  # in terms of the graph before
             try:
                 manifest = self._manifests.get(number)
             except CorruptionError as error:
@@ -322,7 +363,7 @@ def _read(store: Store, file: str, parse: Callable[[bytes, str], R]) -> R | None
     return record
 
 
-def _differences(where: str, stored: Any, asked: Any) -> list[str]:
+def differences(where: str, stored: Any, asked: Any) -> list[str]:
     """What differs, line by line, each with its place."""
     if isinstance(stored, dict) and isinstance(asked, dict):
         lines: list[str] = []
@@ -332,11 +373,11 @@ def _differences(where: str, stored: Any, asked: Any) -> list[str]:
             elif key not in stored:
                 lines.append(f"{where}.{key}: nothing in the store, {_short(asked[key])} now")
             else:
-                lines += _differences(f"{where}.{key}", stored[key], asked[key])
+                lines += differences(f"{where}.{key}", stored[key], asked[key])
         return lines
     if isinstance(stored, list) and isinstance(asked, list) and len(stored) == len(asked):
         pairs = enumerate(zip(stored, asked, strict=True))
-        return [line for number, (a, b) in pairs for line in _differences(f"{where}[{number}]", a, b)]
+        return [line for number, (a, b) in pairs for line in differences(f"{where}[{number}]", a, b)]
     return [] if stored == asked else [f"{where}: {_short(stored)} in the store, {_short(asked)} now"]
 
 

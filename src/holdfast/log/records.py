@@ -1,8 +1,8 @@
-"""The small files that say what happened: prepare, commit, owner, routing, manifest and ``job.json``.
+"""The small files that say what happened: prepare, commit, owner, routing, manifest, ``job.json`` and ``graph/``.
 
-Each is a frozen dataclass that knows its file name and its bytes. All but ``job.json`` are frames (JSON
+Each is a frozen dataclass that knows its file name and its bytes. All but the last two are frames (JSON
 first, then attachments as they are), so that one altered byte is an error and not another history.
-``job.json`` is for people too: plain JSON with a checksum field of its own.
+``job.json`` and ``graph/<n>.json`` are for people too: plain JSON with a checksum field of its own.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ __all__ = [
     "FORMAT",
     "Commit",
     "Fence",
+    "GraphFile",
     "JobFile",
     "Manifest",
     "Owner",
@@ -209,7 +210,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class JobFile:
-    """Whose store this is."""
+    """Whose store this is, and the graph that it was made for."""
 
     job_id: str
     name: str
@@ -217,25 +218,76 @@ class JobFile:
     slices: int
     created: int  # ms
     format: int = FORMAT
+    stages: list[dict[str, Any]] = field(default_factory=list)  # plain stage plans; stores of old have none
 
     file = "job.json"
 
     def to_bytes(self) -> bytes:
-        said = asdict(self)
-        return json.dumps(said | {"checksum": _checksum(said)}, indent=2).encode() + b"\n"
+        return _to_json(asdict(self))
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> JobFile:
-        try:
-            said = json.loads(data)
-            checksum, found = said.pop("checksum"), int(said["format"])
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise CorruptionError(f"{name} is not the JSON that was written") from None
-        if found > FORMAT:
-            raise newer_format(name, found)
-        if checksum != _checksum(said):
-            raise CorruptionError(f"{name} has been changed: its checksum is not that of its content")
-        return cls(**said)
+        return cls(**_from_json(data, name))
+
+
+@dataclass(frozen=True)
+class GraphFile:
+    """The graph that the job has since ``epoch``, with the checkpoint that begins it. The highest version counts.
+
+    Everything up to ``epoch`` was logged and checkpointed in terms of the graph before. The checkpoint stands in the
+    same file, so that whoever sees the new graph sees its state too.
+    """
+
+    version: int
+    epoch: int
+    incarnation: int  # of the driver that made it
+    graph: dict[str, Any]
+    stages: list[dict[str, Any]]
+    changes: list[str]
+    packs: list[str]
+    slices: list[int]  # slice s is in packs[slices[s]]
+    created: int  # ms
+    format: int = FORMAT
+
+    @staticmethod
+    def file_of(version: int) -> str:
+        return f"graph/{version:010d}.json"
+
+    @property
+    def file(self) -> str:
+        return self.file_of(self.version)
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The checkpoint that the graph begins with; None if no epoch had been committed."""
+        if not self.packs:
+            return None
+        fence = Fence(self.incarnation, self.epoch, 0)
+        return Manifest(self.epoch, fence, tuple(self.packs), tuple(self.slices), "the driver that changed the graph")
+
+    def to_bytes(self) -> bytes:
+        return _to_json(asdict(self))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str) -> GraphFile:
+        return cls(**_from_json(data, name))
+
+
+def _to_json(said: dict[str, Any]) -> bytes:
+    return json.dumps(said | {"checksum": _checksum(said)}, indent=2).encode() + b"\n"
+
+
+def _from_json(data: bytes, name: str) -> dict[str, Any]:
+    try:
+        said: dict[str, Any] = json.loads(data)
+        checksum, found = said.pop("checksum"), int(said["format"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise CorruptionError(f"{name} is not the JSON that was written") from None
+    if found > FORMAT:
+        raise newer_format(name, found)
+    if checksum != _checksum(said):
+        raise CorruptionError(f"{name} has been changed: its checksum is not that of its content")
+    return said
 
 
 def _checksum(said: dict[str, Any]) -> str:

@@ -26,14 +26,19 @@ class Copies:
         self._planned: object = None
 
     def plan(
-        self, owners: Sequence[str | None], hosts: Mapping[str, str], moving: Collection[int]
+        self, owners: Sequence[str | None], hosts: Mapping[str, str], moving: Collection[int], *, level: bool
     ) -> dict[str, frozenset[int]]:
-        """Decide where copies shall be, if something changed; by holder, the copies that nobody wants any more."""
-        facts = (tuple(owners), dict(hosts), frozenset(self._avoid), frozenset(moving))
+        """Decide where copies shall be, if something changed; by holder, the copies that nobody wants any more.
+
+        Without ``level`` only missing ones are dealt out: while slices still move, spreading their copies evenly would
+        send many of them twice, and hold up the moves.
+        """
+        facts = (tuple(owners), dict(hosts), frozenset(self._avoid), frozenset(moving), level)
         if facts == self._planned:
             return {}
         self._planned = facts
-        self.wanted = repair(owners, hosts, [tuple(held) for held in self.held], self._backups, self._avoid)
+        held_by = [tuple(held) for held in self.held]
+        self.wanted = repair(owners, hosts, held_by, self._backups, self._avoid, level=level)
         surplus: defaultdict[str, set[int]] = defaultdict(set)
         for slice_, (held, wanted, owner) in enumerate(zip(self.held, self.wanted, owners, strict=True)):
             if slice_ in moving or owner is None:

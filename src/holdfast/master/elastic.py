@@ -328,7 +328,8 @@ class Elastic:
 
     def _plan_copies(self, moment: Moment) -> None:
         if moment.whole:
-            surplus = self.copies.plan(self._progress.owners, self.members.staying, self.moves.of.keys())
+            owners, hosts = self._progress.owners, self.members.staying
+            surplus = self.copies.plan(owners, hosts, self.moves.of.keys(), level=self.settled)
             for holder, slices in surplus.items():
                 if holder in self.members.hosts:
                     self._asking.ask(DropCopies(holder, moment.fence, slices))

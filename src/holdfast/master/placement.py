@@ -65,11 +65,14 @@ def repair(
     copies: Sequence[Collection[str]],
     backups: int,
     avoid: Collection[tuple[str, str]] = (),
+    *,
+    level: bool = True,
 ) -> tuple[tuple[str, ...], ...]:
     """The holders that the copies of every slice shall have, given those they have now.
 
     ``hosts`` names the living containers, ``avoid`` pairs of owner and peer that failed lately: they get copies only
-    if there is no other way. A slice without an owner wants no copies. One whose owner is not among the living keeps
+    if there is no other way. Without ``level`` copies stay where they are, however unevenly they lie. A slice without an
+    owner wants no copies. One whose owner is not among the living keeps
     what lives: these copies are all there is of it in memory.
     """
     held: Counter[str] = Counter()
@@ -90,7 +93,8 @@ def repair(
     for share in shares:  # only now: what everybody keeps must count when the missing ones are dealt out
         share.fill()
     for share in shares:
-        share.level()
+        if level:
+            share.level()
         for m, slice_ in enumerate(share.slices, start=1):
             found[slice_] = share.chain.sorted(m, share.holders[slice_])
     return tuple(found)

@@ -1,0 +1,341 @@
+"""A job that comes back with another graph: its state is brought into the new shape before anything runs.
+
+The log is in terms of the graph that wrote it, so it must not be replayed with another. Hence, on the driver, before
+the first container starts: bring every slice to the last committed epoch with the stages as they were, convert it
+column by column, write all of it as one checkpoint, and put that checkpoint and the new graph into the store as one
+file. Until that file is there nothing has happened and the old job can go on; after it only the new one can.
+
+One process does it, some slices at a time. Doing it in containers would be faster for a large state, but every
+container would have to run two graphs at once; a change of the graph is rare, and a restart anyway.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast import faults
+from holdfast.container.hosting import HostedJob
+from holdfast.container.slices import table_name
+from holdfast.container.staging import Staging
+from holdfast.container.threads import ThreadTable
+from holdfast.errors import HoldfastError, StoreError
+from holdfast.log.ledger import Ledger
+from holdfast.log.pack import Pack, PackWriter, SliceState, pack_name
+from holdfast.log.records import Fence, GraphFile, JobFile, Manifest
+from holdfast.operators.build import Operator
+from holdfast.operators.process import ProcessSpec
+from holdfast.plan.changes import Comparison, TableSource, compare, mapping
+from holdfast.plan.stage import StagePlan
+from holdfast.state import copies
+from holdfast.state.table import Layout
+
+if TYPE_CHECKING:
+    from holdfast.plan.compile import JobPlan
+
+LOG = logging.getLogger("holdfast")
+BYTES_AT_ONCE = 512 << 20
+"""About how much state is in memory at a time."""
+_INFLATED = 4  # what packs and segments take in memory, against what they take in the store
+_VALUE_COLUMNS = 3  # of a process state that is a single value; one that is a container has two
+
+Copies = dict[tuple[str, int], pa.RecordBatch]
+"""Full copies by table and slice."""
+
+
+def look(ledger: Ledger, file: JobFile, plan: JobPlan) -> Upgrade | None:
+    """What has to be done before the job can run with this plan. Refuses, before anything is written, what cannot be."""
+    graph = ledger.graph()
+    stored, fingerprint = (graph.stages, graph.graph) if graph else (file.stages, file.graph)
+    if not stored:
+        return None  # a store from before stages were written down: its fingerprint is the same
+    before, now = (
+        [StagePlan.from_dict(one) for one in stored],
+        [StagePlan.from_dict(one.to_dict()) for one in plan.stages],
+    )
+    found = compare(before, now, fingerprint["sources"], plan.fingerprint()["sources"])
+    if found.refusals:
+        raise StoreError(
+            f"Job {file.name!r} is not what it was when its store {ledger.store.uri} was last written, and its state "
+            "cannot become what it is now:\n" + "\n".join(f"    {line}" for line in found.refusals),
+            safe="Nothing was changed.",
+            todo="Start the job as it was; give a stage that means something else another name; or use a new store.",
+        )
+    if not found.converts:
+        return None
+    upgrade = Upgrade(ledger, file, before, now, plan.fingerprint(), found)
+    upgrade.refuse_unfinished()
+    return upgrade
+
+
+class Upgrade:
+    """One change of a job's graph, found possible. ``perform`` does it."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        file: JobFile,
+        stored: Sequence[StagePlan],
+        asked: Sequence[StagePlan],
+        fingerprint: dict[str, Any],
+        found: Comparison,
+    ) -> None:
+        self.changes = found.changes
+        self._ledger = ledger
+        self._file = file
+        self._stored = {plan.name: plan for plan in stored}
+        self._asked = asked
+        self._fingerprint = fingerprint
+
+    def refuse_unfinished(self) -> int:
+        """The last committed epoch, unless the next one has begun: it can only be finished as it began."""
+        commit, prepared = self._ledger.last_committed(), self._ledger.last_prepared()
+        committed = commit.fence.epoch if commit else 0
+        if prepared is not None and prepared[0] > committed:
+            raise StoreError(
+                f"Job {self._file.name!r} has changed, but epoch {prepared[0]} was begun before that and is not "
+                "committed: what it is has been fixed in terms of the job as it was.",
+                safe="Nothing was changed.",
+                todo=f"Start once more with the job as it was, so that epoch {prepared[0]} is finished; then change it.",
+            )
+        return committed
+
+    def perform(self, incarnation: int) -> GraphFile:
+        """Convert the state and put the new graph in its place. For the owner of the job only: it must be the one that
+        nobody else prepares epochs for."""
+        began, epoch = time.monotonic(), self.refuse_unfinished()
+        former = self._ledger.graph()
+        version = former.version + 1 if former else 1
+        manifest = self._checkpoint(incarnation, epoch, version) if epoch else None
+        faults.place("driver", "before-graph", epoch)
+        graph = GraphFile(
+            version=version,
+            epoch=epoch,
+            incarnation=incarnation,
+            graph=self._fingerprint,
+            stages=[plan.to_dict() for plan in self._asked],
+            changes=list(self.changes),
+            packs=list(manifest.packs) if manifest else [],
+            slices=list(manifest.slices) if manifest else [],
+            created=time.time_ns() // 1_000_000,
+        )
+        self._ledger.put_graph(graph)
+        faults.place("driver", "after-graph", epoch)
+        LOG.info("the graph was changed at epoch %d in %.1f s", epoch, time.monotonic() - began)
+        return graph
+
+    # --- the checkpoint that the new graph begins with ------------------------------------------------------------
+
+    def _checkpoint(self, incarnation: int, epoch: int, version: int) -> Manifest:
+        """From the newest checkpoint of the graph there was; from the one before it if that cannot be read."""
+        manifests = self._ledger.manifests(lambda error: LOG.warning("%s", error))
+        failure: StoreError | None = None
+        for manifest in [*reversed(manifests), None][:2]:
+            try:
+                if manifest is not None and manifest.epoch == epoch and self._fits():
+                    return manifest
+                return self._converted(manifest, Fence(incarnation, epoch, 0), f"graph{version}")
+            except StoreError as error:
+                LOG.warning("%s", error)
+                failure = failure or error
+        assert failure is not None
+        raise failure
+
+    def _fits(self) -> bool:
+        """The state is in the new shape already: only functions, or places in the log, are others."""
+        plans = {plan.name: plan for plan in self._asked}
+        return plans.keys() == self._stored.keys() and not any(
+            mapping(self._stored[name].operator, plan.operator) for name, plan in plans.items()
+        )
+
+    def _converted(self, manifest: Manifest | None, fence: Fence, label: str) -> Manifest:
+        store, slices = self._ledger.section, self._file.slices
+        name = pack_name(fence, label)
+        with ExitStack() as stack:
+            source: _Packed | _Replayed
+            if manifest is not None and manifest.epoch == fence.epoch:
+                source = _Packed(self._ledger, manifest)
+            else:
+                kept = [self._stored[plan.name] for plan in self._asked if plan.name in self._stored]
+                source = _Replayed(self._ledger, self._file, kept, manifest, fence.epoch)
+                stack.callback(source.close)
+            nbytes = PackWriter().write(store, name, self._slices(source, fence.epoch))
+        faults.place("driver", "after-pack", fence.epoch)
+        Pack.open(store, name).verify()
+        LOG.info("%s is written and verified: %d slices, %d bytes", name, slices, nbytes)
+        return Manifest(fence.epoch, fence, (name,), (0,) * slices, "the driver that changed the graph")
+
+    def _slices(self, source: _Packed | _Replayed, epoch: int) -> Iterator[SliceState]:
+        """Every table of every slice in the new shape, some slices at a time."""
+        slices = self._file.slices
+        stages = [_Stage(self._stored.get(plan.name), plan, epoch) for plan in self._asked]
+        size = max(1, slices // max(1, -(-source.nbytes // BYTES_AT_ONCE)))
+        for first in range(0, slices, size):
+            group = range(first, min(slices, first + size))
+            found = source.copies(group, [table for stage in stages for table in stage.sources])
+            for number in group:
+                for stage in stages:
+                    for table, copy in stage.converted(found, number):
+                        yield SliceState(table, number, epoch, copy)
+            faults.place("driver", "mid-change", epoch)
+            LOG.info("the graph changes: %d of %d slices are converted", group.stop, slices)
+
+
+# --- where the old state comes from ---------------------------------------------------------------------------------
+
+
+class _Packed:
+    """A checkpoint of the very epoch: its packs, as they are."""
+
+    def __init__(self, ledger: Ledger, manifest: Manifest) -> None:
+        self._manifest = manifest
+        self._packs = {name: Pack.open(ledger.section, name) for name in manifest.packs}
+        self.nbytes = _INFLATED * sum(ledger.section.size(name) for name in manifest.packs)
+
+    def copies(self, slices: Sequence[int], tables: Sequence[str]) -> Copies:
+        found: Copies = {}
+        for number in slices:
+            pack = self._packs[self._manifest.pack_of(number)]
+            for table in tables:
+                found[table, number] = _one_batch(pack.slice(table, number))
+        return found
+
+
+class _Replayed:
+    """A checkpoint, or nothing, and the log above it, applied by the stages as they were."""
+
+    def __init__(
+        self, ledger: Ledger, file: JobFile, plans: Sequence[StagePlan], manifest: Manifest | None, epoch: int
+    ) -> None:
+        self._manifest, self._epoch = manifest, epoch
+        checkpoint = manifest.epoch if manifest else 0
+        own = Ledger(ledger.store, ledger.section_name)
+        logged = sum(ref.nbytes for one in own.prepares(checkpoint + 1, epoch) for ref in one.segments)
+        packed = sum(own.section.size(name) for name in manifest.packs) if manifest else 0
+        self.nbytes = _INFLATED * (packed + logged)
+        LOG.info("the graph changes: %d epochs of the old one are replayed", epoch - checkpoint)
+        self._job: HostedJob | None = None
+        if plans:
+            _refuse_unloadable(plans)
+            self._threads = ThreadTable(os.cpu_count() or 1)
+            self._job = HostedJob(file.job_id, plans, file.slices, own, self._threads, Staging(0))
+
+    def copies(self, slices: Sequence[int], tables: Sequence[str]) -> Copies:
+        if self._job is None:
+            return {}
+        packs: dict[str, list[int]] = {}
+        for number in slices if self._manifest else ():
+            packs.setdefault(self._manifest.pack_of(number), []).append(number)  # type: ignore[union-attr]
+        self._job.restore(slices, self._epoch, self._manifest.epoch if self._manifest else 0, packs)
+        found = {(str(table), number): copy for table, number, _, copy in self._job.reading.packed(self._epoch, slices)}
+        self._job.forget(slices)
+        return found
+
+    def close(self) -> None:
+        if self._job is not None:
+            self._job.close()
+            self._threads.close()
+
+
+def _refuse_unloadable(plans: Sequence[StagePlan]) -> None:
+    for plan in plans:
+        try:
+            plan.build()
+        except HoldfastError:
+            raise
+        except Exception as error:  # unpickling runs whatever code the function needs
+            raise StoreError(
+                f"The function of stage '{plan.name}' as it was cannot be loaded any more: "
+                f"{type(error).__name__}: {error}. It is needed once more, to finish what the log has for it.",
+                safe="Nothing was changed.",
+                todo="Keep the old function's module where it was until the job has started with the new one.",
+            ) from error
+
+
+# --- from shape to shape --------------------------------------------------------------------------------------------
+
+
+class _Stage:
+    """One stage of the new graph, and how its tables come from those of the stage it was."""
+
+    def __init__(self, stored: StagePlan | None, asked: StagePlan, epoch: int) -> None:
+        operator: Operator = asked.build()
+        self._layouts = operator.layouts
+        self._names = [table_name(asked.name, at) for at in range(len(self._layouts))]
+        self._states = operator.states if isinstance(asked.operator, ProcessSpec) else None  # type: ignore[attr-defined]
+        empty = operator.new_slice()
+        empty.load([], epoch)
+        self._empty = [empty.delta(0, epoch, table=at) for at in range(len(self._layouts))]
+        self._mapping: list[TableSource] | None = None
+        if stored is None:
+            self._mapping = [TableSource(None, ())] * len(self._layouts)
+        else:
+            self._mapping = mapping(stored.operator, asked.operator)
+        self._from = [
+            None if one.table is None else table_name(asked.name, one.table) for one in self._mapping or ()
+        ] or list[str | None](self._names)
+
+    @property
+    def sources(self) -> list[str]:
+        """The old tables that are needed."""
+        return [name for name in self._from if name is not None]
+
+    def converted(
+        self, found: Mapping[tuple[str, int], pa.RecordBatch], number: int
+    ) -> Iterator[tuple[str, pa.RecordBatch]]:
+        for at, (name, source) in enumerate(zip(self._names, self._from, strict=True)):
+            if source is None:
+                yield name, self._empty[at]
+            elif self._mapping is None:
+                yield name, found[source, number]
+            else:
+                copy = _reshaped(found[source, number], at, self._layouts[at], self._mapping[at])
+                yield name, self._without_empty(copy) if self._states is not None and at == 0 else copy
+
+    def _without_empty(self, copy: pa.RecordBatch) -> pa.RecordBatch:
+        """Keys of a function that have lost their last state are dead, unless they have timers."""
+        alive = np.asarray(copy.column("a1")) != 0
+        for state in self._states.states:  # type: ignore[union-attr]
+            if state.width == _VALUE_COLUMNS:
+                alive |= np.asarray(copy.column(f"a{state.first + 1}")) != 0
+            else:
+                alive |= np.asarray(pc.binary_length(copy.column(f"a{state.first}"))) != 0
+        place = copy.schema.get_field_index("a0")
+        return copy.set_column(place, copy.schema.field(place), pa.array(alive.astype(np.uint8)))
+
+
+def _reshaped(copy: pa.RecordBatch, number: int, layout: Layout, source: TableSource) -> pa.RecordBatch:
+    """Slots, keys and change epochs as they are; columns from where they were, or zeros, which is no value."""
+    schema = copies.schema(layout)
+    arrays = []
+    for field in schema:
+        if not field.name.startswith("a"):
+            arrays.append(copy.column(field.name))
+            continue
+        at = source.columns[int(field.name[1:])]
+        arrays.append(_zeros(field.type, len(copy)) if at is None else copy.column(f"a{at}"))
+    header = replace(copies.header_of(copy), table=number)
+    return pa.RecordBatch.from_arrays(arrays, schema=copies._labelled(schema, header))
+
+
+def _zeros(kind: pa.DataType, rows: int) -> pa.Array:
+    if pa.types.is_large_binary(kind):
+        return pa.array([b""] * rows, kind)
+    if pa.types.is_fixed_size_binary(kind):
+        return pa.FixedSizeBinaryArray.from_buffers(kind, rows, [None, pa.py_buffer(bytes(rows * kind.byte_width))])
+    return pa.array(np.zeros(rows, kind.to_pandas_dtype()))
+
+
+def _one_batch(packed: pa.Table) -> pa.RecordBatch:
+    """A table's parts as one; a table without rows has none."""
+    whole = packed.combine_chunks().to_batches()
+    return whole[0] if whole else pa.RecordBatch.from_pylist([], packed.schema)

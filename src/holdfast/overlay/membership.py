@@ -1,0 +1,179 @@
+"""Being part of the ring: joining, leaving, noticing losses, and repairing leaf set and table.
+
+Repair is one rule that needs no memory of what broke: whenever the leaf set has changed, and now and then without,
+it goes to the two next neighbours, who know the nodes beyond. With correct next neighbours every leaf set fills up
+from there; that those are found again, whatever happened, is what probing lost nodes and seeking one's own place
+through a distant node are for. The price is a few hundred bytes a node every few ticks, whatever the size of the ring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from holdfast.overlay.core import Core
+from holdfast.overlay.ids import shared
+from holdfast.overlay.instructions import Beat, Found, Joined, Lost
+from holdfast.overlay.messages import AskRow, Hello, Here, Leaves, Leaving, Rows, Seek, Welcome
+from holdfast.overlay.view import View
+
+
+class Membership:
+    __slots__ = ("_asked", "_contacts", "_core", "_row", "_told", "_view")
+
+    def __init__(self, core: Core, view: View) -> None:
+        self._core = core
+        self._view = view
+        self._contacts: list[int] = []
+        self._asked: dict[int, int] = {}
+        """Rumoured nodes → the tick at which they were asked."""
+        self._told = -1
+        """The version of the leaf set that the next neighbours have been sent."""
+        self._row = 0
+
+    # ------------------------------------------------------------------------------------- coming and going
+
+    def join(self, contact: int | None) -> None:
+        if contact is None or contact == self._core.id:
+            self._enter()
+        elif not self._core.joined:
+            self._contacts.append(contact)
+            self._core.send(contact, Seek(self._core.id, rows=True))
+        else:  # part of a ring already: two rings become one
+            self._core.send(contact, Hello(answer=True))
+
+    def leave(self, others: Iterable[int]) -> None:
+        """Everyone known is told; ``others`` are those that neither leaf set nor table may hold."""
+        for peer in sorted({*self._view.leaves.all(), *self._view.table.peers, *others}):
+            self._core.send(peer, Leaving())
+
+    def _enter(self) -> None:
+        if not self._core.joined:
+            self._core.joined = True
+            self._core.out.append(Joined())
+
+    def sought(self, message: Seek) -> None:
+        """Pass the search on, or end it here. A joiner gets the rows that it can use from everyone on the way."""
+        core, view, origin = self._core, self._view, message.origin
+        if origin == core.id:
+            return
+        hop, near = view.next_hop(origin, message.near, without=origin)
+        if message.rows:
+            digits = shared(core.id, origin, core.settings.bits)
+            first = digits if message.hops else 0
+            rows = {peer for row in range(first, digits + 1) for peer in view.table.row(row)}
+            rows.discard(origin)
+            if rows or hop is not None:
+                core.send(origin, Rows((core.id, *sorted(rows))))
+        if hop is None:
+            core.send(origin, Welcome(view.leaves.all()))
+        else:
+            core.send(hop, Seek(origin, message.rows, message.hops + 1, near))
+
+    def welcomed(self, sender: int, message: Welcome) -> None:
+        """The end of a search. Someone who joins takes its neighbours on trust: it would be blind until they answer."""
+        core, view = self._core, self._view
+        if core.joined:
+            self.meet(sender)
+            self.rumours(message.leaves)
+            return
+        for peer in (sender, *message.leaves):
+            if peer != core.id and peer not in view.lost:
+                view.table.add(peer)
+                if view.leaves.add(peer):
+                    core.out.append(Found(peer))
+        self._enter()
+        for peer in view.leaves.all():
+            core.send(peer, Hello(answer=True))
+        for peer in view.table.peers:
+            if peer not in view.leaves:
+                core.send(peer, Hello(answer=False))
+
+    # --------------------------------------------------------------------------------------------- who is there
+
+    def meet(self, peer: int) -> None:
+        if self._view.meet(peer):
+            self._core.out.append(Found(peer))
+
+    def rumours(self, peers: Iterable[int]) -> None:
+        for peer in self._view.rumour(peers):
+            if peer not in self._asked:
+                self._asked[peer] = self._core.tick
+                self._core.send(peer, Hello(answer=True))
+
+    def greeted(self, sender: int, message: Hello) -> None:
+        leaves = self._view.leaves
+        if message.answer:
+            self._core.send(sender, Here(leaves.all() if sender in leaves.beside() else ()))
+
+    def silent(self, peer: int) -> bool:
+        """The peer was not reached. Is it lost?"""
+        view = self._view
+        leaf = peer in view.leaves
+        row = shared(self._core.id, peer, self._core.settings.bits) if peer in view.table.peers else None
+        if not view.silence(peer):
+            return False
+        self._gone(peer, leaf, row, left=False)
+        return True
+
+    def left(self, peer: int) -> None:
+        view = self._view
+        leaf = peer in view.leaves
+        view.drop(peer)
+        view.lost.pop(peer, None)
+        self._gone(peer, leaf, None, left=True)
+
+    def _gone(self, peer: int, leaf: bool, row: int | None, left: bool) -> None:
+        self._asked.pop(peer, None)
+        if leaf:
+            self._core.out.append(Lost(peer, left))
+        if row is not None:  # somebody else of that row may know a replacement
+            for other in self._view.table.row(row)[:1]:
+                self._core.send(other, AskRow(row))
+
+    # --------------------------------------------------------------------------------------------------- ticks
+
+    def tick(self) -> None:
+        core, view, settings = self._core, self._view, self._core.settings
+        if not core.joined:
+            if self._contacts:
+                contact = self._contacts[core.tick % len(self._contacts)]
+                core.send(contact, Seek(core.id, rows=True))
+            return
+        if len(view.leaves):
+            core.out.append(Beat(view.leaves.all()))
+        if self._asked:
+            self._asked = {peer: at for peer, at in self._asked.items() if core.tick - at < 2}
+        for peer in view.probes():
+            core.send(peer, Hello(answer=True))
+        if view.leaves.version != self._told or core.due(settings.exchange_every):
+            self._told = view.leaves.version
+            self._exchange()
+        if core.due(settings.row_every):
+            self._ask_row()
+        if core.due(settings.seek_every):
+            self._seek()
+
+    def _exchange(self) -> None:
+        leaves = self._view.leaves
+        for peer in leaves.beside():
+            self._core.send(peer, Leaves(leaves.all()))
+
+    def _ask_row(self) -> None:
+        """Another node of a row has the same row, filled by other chances. One row after the other."""
+        table = self._view.table
+        if not table.depth:
+            return
+        self._row = (self._row + 1) % table.depth
+        peers = table.row(self._row)
+        if peers:
+            self._core.send(peers[self._core.tick // table.depth % len(peers)], AskRow(self._row))
+
+    def _seek(self) -> None:
+        """If a distant node knows somebody nearer to this one than this one does, two parts of the ring meet."""
+        peers = list(self._view.table.peers)
+        if peers:
+            self._core.send(peers[self._core.tick % len(peers)], Seek(self._core.id, rows=False))
+
+    def asked_row(self, sender: int, message: AskRow) -> None:
+        peers = [peer for peer in self._view.table.row(message.row) if peer != sender]
+        self._core.send(sender, Rows(tuple(peers)))

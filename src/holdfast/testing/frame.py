@@ -1,0 +1,166 @@
+"""Rows in memory with Spark's types, and the stateless verbs on them.
+
+Stands where a DataFrame stands in a job that Spark runs: for its columns while a job is drawn, with rows in it while
+one runs. The verbs have DataFrame's names, because the steps of a stream are functions of either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column
+from pyspark.sql.types import DataType, IntegerType, StructField, StructType
+
+from holdfast.errors import PlanError
+from holdfast.plan.compile import LEAF
+from holdfast.plan.ddl import data_type
+from holdfast.plan.frames import DIFF, Constant, Expression, Found, Given
+from holdfast.testing import sql
+from holdfast.testing.hashing import xxhash64
+from holdfast.testing.values import arrow_schema, atomic_of
+
+
+@dataclass(frozen=True)
+class Named:
+    """A column by its name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Hashed:
+    """The hash of an expression, null where that is."""
+
+    of: Expression
+
+
+class MemoryFrame:
+    """A frame that needs no Spark."""
+
+    isStreaming = True  # noqa: N815 - Spark's name for it
+
+    def __init__(self, schema: StructType, table: pa.Table | None = None) -> None:
+        self.schema = schema
+        self.table = arrow_schema(schema).empty_table() if table is None else table
+        assert self.table.column_names == schema.names, "a frame's table has the columns of its schema"
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self.schema.names)
+
+    # --- what a draft asks --------------------------------------------------------------------------------
+
+    def find(self, given: Given, role: str) -> Found:
+        if isinstance(given, Constant):
+            return Found(given.name, IntegerType(), given)
+        if not isinstance(given, str):
+            raise _needs_spark(role)
+        return Found(given, self._field(given, role).dataType, Named(given))
+
+    def hashed(self, value: Expression) -> Hashed:
+        return Hashed(value)
+
+    def values(self, expression: Expression) -> pa.Array:
+        """An expression that ``find`` or ``hashed`` gave, for every row."""
+        match expression:
+            case Named(name):
+                return self.table.column(name).combine_chunks()
+            case Constant(value=value):
+                return pa.array([value] * self.table.num_rows, pa.int32())
+            case Hashed(of):
+                values = self.values(of)
+                kind = self._field(of.name, "hash").dataType.simpleString()
+                return pa.array(xxhash64([values], [kind]), mask=values.is_null().to_numpy(zero_copy_only=False))
+        raise AssertionError(f"no expression of this frame: {expression}")
+
+    # --- the stateless verbs ------------------------------------------------------------------------------
+
+    def select(self, *columns: str | Column) -> MemoryFrame:
+        names = [name for given in columns for name in self._named(given)]
+        fields = [self._field(name, "'select' step") for name in names]
+        return MemoryFrame(StructType(fields), self.table.select(names))
+
+    def where(self, condition: str | Column) -> MemoryFrame:
+        if not isinstance(condition, str):
+            raise _needs_spark("'where' step")
+        kept = sql.computed(self.table, condition, "'where' step")
+        if not pa.types.is_boolean(kept.type):
+            raise PlanError(f"The 'where' step \"{condition}\" is a {kept.type}, not a condition.")
+        return MemoryFrame(self.schema, self.table.filter(kept))
+
+    filter = where
+
+    def withColumn(self, name: str, value: str | Column) -> MemoryFrame:  # noqa: N802 - Spark's name for it
+        if not isinstance(value, str):
+            raise _needs_spark("'with_column' step")
+        made = sql.computed(self.table, value, "'with_column' step")
+        return self._with(name, made, sql.type_of(made, f"The column '{name}'"))
+
+    def with_constant(self, name: str, value: int, kind: str) -> MemoryFrame:
+        found = data_type(kind)
+        assert found is not None, f"no type {kind}"
+        return self._with(name, pa.array([value] * self.table.num_rows, pa.int64()), found)
+
+    def union(self, other: MemoryFrame) -> MemoryFrame:
+        """By position, as Spark's; but types must be the same, for none is widened here."""
+        mine, theirs = ([field.dataType.simpleString() for field in one.schema.fields] for one in (self, other))
+        if mine != theirs:
+            raise PlanError(
+                f"These streams do not fit together: ({', '.join(mine)}) and ({', '.join(theirs)}).",
+                todo="Select the same columns in the same order, with the same types.",
+            )
+        return MemoryFrame(self.schema, pa.concat_tables([self.table, other.table.rename_columns(self.columns)]))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise PlanError(
+                f"A test without Spark has no DataFrame.{name}.",
+                safe="Nothing was started.",
+                todo="Use select, where, withColumn and union with names and SQL text, or test this step with Spark.",
+            )
+
+    def _with(self, name: str, values: pa.Array, datatype: DataType) -> MemoryFrame:
+        kind = atomic_of(datatype)
+        assert kind is not None, "only atomic types are made here"
+        field, column = StructField(name, datatype), values.cast(kind.arrow)
+        if name in self.schema.names:
+            at = self.schema.names.index(name)
+            fields = [*self.schema.fields[:at], field, *self.schema.fields[at + 1 :]]
+            return MemoryFrame(StructType(fields), self.table.set_column(at, name, column))
+        return MemoryFrame(StructType([*self.schema.fields, field]), self.table.append_column(name, column))
+
+    def _named(self, given: str | Column) -> list[str]:
+        if not isinstance(given, str):
+            raise _needs_spark("'select' step")
+        # Hidden columns are asked for by name: a star must not bring them twice.
+        return [name for name in self.columns if name not in (DIFF, LEAF)] if given == "*" else [given]
+
+    def _field(self, name: str, role: str) -> StructField:
+        found = [field for field in self.schema.fields if field.name == name]
+        if not found:
+            known = ", ".join(column for column in self.columns if column not in (DIFF, LEAF))
+            raise PlanError(
+                f"There is no column '{name}' for the {role}.",
+                safe="Nothing was started.",
+                todo=f"The columns there are: {known}.",
+            )
+        return found[0]
+
+
+def positive(table: pa.Table) -> pa.Table:
+    """Of rows with signs those that are, without their signs."""
+    return table.filter(pc.greater(table.column(DIFF), 0)).drop_columns([DIFF])
+
+
+def _needs_spark(role: str) -> PlanError:
+    return PlanError(
+        f"The {role} is an expression of Spark's, which only Spark can evaluate.",
+        safe="Nothing was started.",
+        todo="In code that is tested without Spark, name columns and write SQL text: with_column('day', 'date(ts)').",
+    )

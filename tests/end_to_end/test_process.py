@@ -1,0 +1,274 @@
+"""A user's own function on real Spark: typed state, timers, dead letters, what it is told when it goes wrong, and kills
+in the middle; state and sinks always against a batch over the same files.
+
+The function counts visits by minute: a map of open minutes, each with a timer at its end that puts it out. What is due
+when is the watermark's affair, so the oracle is a plain GROUP BY over the rows that were not late.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from kit import committed_files
+from pyspark.sql import DataFrame, SparkSession
+
+import holdfast as hf
+
+pytestmark = pytest.mark.spark
+
+MINUTE, SECOND = 60_000_000, 1_000_000
+START = 1_717_236_000_000_000
+LATENESS = 20
+FILES = 5
+OUTPUT = "user string, minute timestamp, visits bigint"
+
+
+def by_minute() -> type:
+    """Made inside a function, so that it is pickled whole: containers cannot import this file."""
+
+    class ByMinute:
+        total = hf.states.value("bigint", default=0)
+        open = hf.states.map("bigint", "bigint")
+
+        def rows(self, user, rows, context):  # type: ignore[no-untyped-def]
+            for row in rows:
+                if row["page"] == "torn":
+                    raise ValueError(f"a torn page of {user}")
+                context.state.total += 1
+                minute = int(row["ts"].timestamp()) // 60
+                context.state.open[minute] = context.state.open.get(minute, 0) + 1
+                context.set_timer(dt.datetime.fromtimestamp(60 * (minute + 1), dt.UTC))
+                if row["page"] == "shop":
+                    context.emit({"user": user, "ts": row["ts"]}, to="shoppers")
+
+        def timer(self, user, time, context):  # type: ignore[no-untyped-def]
+            minute = int(time.timestamp()) // 60 - 1
+            visits = context.state.open.pop(minute)
+            yield {"user": user, "minute": time - dt.timedelta(minutes=1), "visits": visits}
+
+    return ByMinute
+
+
+@dataclass
+class Visits:
+    """Files of visits, one an epoch, out of order and some of them late."""
+
+    base: Path
+    torn: tuple[int, ...] = ()
+    """Epochs in which one visit in a hundred is of a page that the function cannot take."""
+
+    def __post_init__(self) -> None:
+        draw = np.random.default_rng(5)
+        (self.base / "in").mkdir(parents=True)
+        rows = 600
+        for epoch in range(1, FILES + 1):
+            at = START + np.sort(draw.integers(0, 90 * SECOND, rows)) + epoch * 90 * SECOND
+            at -= draw.integers(0, LATENESS * SECOND, rows)
+            at -= np.where(draw.random(rows) < 0.02, draw.integers(0, 300 * SECOND, rows), 0)
+            page = draw.choice(["home", "help", "shop"], rows)
+            page[draw.random(rows) < (0.01 if epoch in self.torn else 0)] = "torn"
+            user = [f"u{number}" for number in draw.integers(0, 80, rows)]
+            path = self.base / "in" / f"{epoch:04d}.parquet"
+            pq.write_table(pa.table({"user": user, "page": page, "ts": pa.array(at, pa.timestamp("us", "UTC"))}), path)
+            os.utime(path, (START / SECOND + epoch, START / SECOND + epoch))
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        files = spark.readStream.schema("user string, page string, ts timestamp").option("maxFilesPerTrigger", 1)
+        return files.parquet(str(self.base / "in"))
+
+    def stage(self, job: hf.Job, function: Any, **options: Any) -> hf.StageStream:
+        keyed = job.read(self.stream(job.spark)).key_by("user", name="visits")
+        return keyed.process(function, OUTPUT, on="ts", lateness=f"{LATENESS} s", late="drop", **options)
+
+    def query(self, sql: str, upto: int = FILES) -> list[dict[str, Any]]:
+        """``visits`` are the rows that were not late, with epochs, times in µs; ``{end}`` is the last watermark."""
+        files = " UNION ALL ".join(
+            f"SELECT user, page, epoch_us(ts) AS ts, {epoch} AS epoch FROM '{self.base}/in/{epoch:04d}.parquet'"
+            for epoch in range(1, upto + 1)
+        )
+        lateness = LATENESS * SECOND
+        known = (
+            f"WITH all_rows AS ({files}), "
+            f"marks AS (SELECT e AS epoch, (SELECT max(ts) - {lateness} FROM all_rows WHERE all_rows.epoch < e) AS mark"
+            f" FROM range(1, {upto + 1}) r(e)), "
+            "visits AS (SELECT * FROM all_rows JOIN marks USING (epoch) WHERE mark IS NULL OR ts >= mark) "
+        )
+        with duckdb.connect() as connection:
+            found = connection.sql(known + sql.replace("{end}", f"(SELECT max(ts) - {lateness} FROM all_rows)"))
+            names = found.columns
+            return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+    # --- the oracle
+
+    def closed(self, torn: str = "false") -> list[tuple[str, int, int]]:
+        sql = f"""SELECT user, ts // {MINUTE} * {MINUTE} AS minute, count(*) AS visits FROM visits WHERE NOT ({torn})
+                  GROUP BY user, minute"""
+        rows = self.query(f"SELECT * FROM ({sql}) WHERE minute + {MINUTE} <= {{end}}")
+        return sorted((row["user"], row["minute"], row["visits"]) for row in rows)
+
+    def state(self, upto: int = FILES, torn: str = "false") -> dict[str, tuple[int, dict[int, int]]]:
+        """The total and the open minutes of every user."""
+        sql = f"""SELECT user, ts // {MINUTE} AS minute, count(*) AS visits,
+                         (minute + 1) * {MINUTE} > {{end}} AS open
+                  FROM visits WHERE NOT ({torn}) GROUP BY user, minute"""
+        found: dict[str, tuple[int, dict[int, int]]] = {}
+        for row in self.query(sql, upto):
+            total, minutes = found.setdefault(row["user"], (0, {}))
+            found[row["user"]] = (total + row["visits"], minutes)
+            if row["open"]:
+                minutes[row["minute"]] = row["visits"]
+        return found
+
+
+def state_of(run: hf.Run, stage: hf.StageStream) -> dict[str, tuple[int, dict[int, int]]]:
+    return {
+        row["user"]: (row["total"], {int(minute): visits for minute, visits in json.loads(row["open"] or "{}").items()})
+        for row in run.state(stage).to_arrow().to_pylist()
+    }
+
+
+def written(folder: Path, columns: str) -> list[tuple[Any, ...]]:
+    """What a file sink has, times in µs."""
+    with duckdb.connect() as connection:
+        return sorted(connection.sql(f"SELECT {columns} FROM read_parquet({committed_files(folder)})").fetchall())
+
+
+def ended(run: hf.Run) -> None:
+    run.await_termination()
+
+
+def go(job: hf.Job, act: Callable[[hf.Run], None] = ended, **options: Any) -> None:
+    safety = hf.Delta(every=1, store_every=2)
+    with job.start(containers=2, slices=8, trigger={"availableNow": True}, safety=safety, **options) as run:
+        act(run)
+
+
+@pytest.mark.parametrize("faults", [(), ("container@mid-apply@2", "container@mid-apply@4", "container@mid-sink@5")])
+def test_state_timers_and_two_outputs(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, faults: tuple[str, ...]
+) -> None:
+    """Without faults and with containers that die in the middle: the same answer, that of a batch."""
+    (tmp_path / "faults").mkdir()
+    monkeypatch.setenv("HOLDFAST_FAULTS", str(tmp_path / "faults"))
+    for fault in faults:
+        (tmp_path / "faults" / fault).touch()
+    visits = Visits(tmp_path)
+    job = hf.Job("visits", spark, store=str(tmp_path / "store"))
+    stage = visits.stage(job, by_minute(), outputs={"shoppers": "user string, ts timestamp"})
+    stage.write("parquet", str(tmp_path / "minutes"))
+    stage.output("shoppers").write("parquet", str(tmp_path / "shoppers"))
+
+    def act(run: hf.Run) -> None:
+        run.await_termination()
+        assert list((tmp_path / "faults").iterdir()) == []
+        assert [event.kind for event in run.status().events].count("lost") == len(faults)
+        for container in run.status().containers:
+            if container.alive:
+                run.kill(container.name)  # what is compared has been through copies or the store
+        assert state_of(run, stage) == visits.state()
+
+    go(job, act)
+    assert written(tmp_path / "minutes", "user, epoch_us(minute), visits") == visits.closed()
+    shoppers = sorted((row["user"], row["ts"]) for row in visits.query("SELECT * FROM visits WHERE page = 'shop'"))
+    assert written(tmp_path / "shoppers", "user, epoch_us(ts)") == shoppers
+
+
+def test_late_rows_are_counted(tmp_path: Path, spark: SparkSession) -> None:
+    visits = Visits(tmp_path)
+    job = hf.Job("late", spark, store=str(tmp_path / "store"))
+    stage = visits.stage(job, by_minute(), outputs={"shoppers": "user string, ts timestamp"})
+
+    def act(run: hf.Run) -> None:
+        run.await_termination()
+        (status,) = run.status().stages
+        (late,) = visits.query("SELECT (SELECT count(*) FROM all_rows) - count(*) AS n FROM visits")
+        assert status.counts == {"late": late["n"]}
+        assert late["n"] > 0
+        assert status.keys == len(visits.state())
+        (end,) = visits.query("SELECT {end} AS micros")
+        assert status.watermark == dt.datetime.fromtimestamp(end["micros"] / SECOND, dt.UTC)
+        assert run.state(stage).get("u7")["total"] == visits.state()["u7"][0]
+
+    go(job, act)
+
+
+def test_dead_letters(tmp_path: Path, spark: SparkSession) -> None:
+    """The rows of a call that raised are letters, all of them; nothing else of it is left, and the run goes on."""
+    visits = Visits(tmp_path, torn=(2, 4))
+    job = hf.Job("letters", spark, store=str(tmp_path / "store"))
+    options = {"outputs": {"shoppers": "user string, ts timestamp"}, "errors": "dead_letter"}
+    stage = visits.stage(job, by_minute(), **options)
+    stage.write("parquet", str(tmp_path / "minutes"))
+    stage.output("errors").write("parquet", str(tmp_path / "letters"))
+    torn = "(epoch, user) IN (SELECT (epoch, user) FROM visits WHERE page = 'torn')"
+
+    def act(run: hf.Run) -> None:
+        run.await_termination()
+        assert state_of(run, stage) == visits.state(torn=torn)
+        assert run.status().stages[0].counts["dead letters"] == len(letters)
+
+    letters = visits.query(f"SELECT user, page, ts, epoch FROM visits WHERE {torn}")
+    go(job, act)
+    assert written(tmp_path / "minutes", "user, epoch_us(minute), visits") == visits.closed(torn)
+    found = written(tmp_path / "letters", "user, error, row, _epoch")
+    for user, error, _, _ in found:
+        assert f"key '{user}': ValueError: a torn page of {user}" in error
+    assert sorted((user, json.loads(row)["page"], epoch) for user, _, row, epoch in found) == sorted(
+        (letter["user"], letter["page"], letter["epoch"]) for letter in letters
+    )
+
+
+def test_a_function_that_raises_ends_the_run_and_leaves_the_epoch_out(tmp_path: Path, spark: SparkSession) -> None:
+    visits = Visits(tmp_path, torn=(3,))
+    job = hf.Job("raises", spark, store=str(tmp_path / "store"))
+    stage = visits.stage(job, by_minute(), outputs={"shoppers": "user string, ts timestamp"})
+    stage.write("parquet", str(tmp_path / "minutes"))
+
+    def act(run: hf.Run) -> None:
+        with pytest.raises(hf.FunctionError) as caught:
+            run.await_termination()
+        torn = {row["user"] for row in visits.query("SELECT user FROM visits WHERE page = 'torn'")}
+        assert any(f"key '{user}': ValueError: a torn page of {user}" in caught.value.what for user in torn)
+        assert "'page': 'torn'" in caught.value.what
+        assert "'visits'" in caught.value.what, "which stage"
+        assert state_of(run, stage) == visits.state(upto=2)
+        assert run.state(stage).epoch == 2
+
+    go(job, act)
+    closed = [row for row in written(tmp_path / "minutes", "user, epoch_us(minute), visits, _epoch") if row[3] > 2]
+    assert closed == []
+
+
+@pytest.mark.parametrize(
+    ("result", "says"),
+    [
+        ({"user": "x", "minute": "noon", "visits": 1}, "column 'minute': 'noon' is a str, not a timestamp"),
+        ({"user": "x", "visits": 1}, "has no column minute"),
+        ([7], "7 is a int, not a dict"),
+    ],
+)
+def test_a_wrong_result_is_told(tmp_path: Path, spark: SparkSession, result: Any, says: str) -> None:
+    visits = Visits(tmp_path)
+    job = hf.Job("wrong", spark, store=str(tmp_path / "store"))
+    stage = visits.stage(job, lambda key, rows, context: result if key == "u7" else None)
+
+    def act(run: hf.Run) -> None:
+        with pytest.raises(hf.FunctionError) as caught:
+            run.await_termination()
+        assert says in caught.value.what
+        assert "key 'u7'" in caught.value.what
+        assert "'visits'" in caught.value.what, "which stage"
+        assert run.state(stage).to_arrow().num_rows == 0
+
+    go(job, act)
