@@ -30,7 +30,7 @@ class LastWords:
 
     words = hf.states.window(rows=LAST, of="string")
 
-    def rows(self, topic, rows, context):  # type: ignore[no-untyped-def]
+    def rows(self, topic, rows, context):
         words, changes = context.state.words, Counter()
         for row in rows:
             if len(words) == LAST:

@@ -28,7 +28,7 @@ class MostSimilar:
 
     recent = hf.states.window(time="11 minutes", of="string")  # APART, and the minute that a tweet may be late
 
-    def rows(self, place, rows, context):  # type: ignore[no-untyped-def]
+    def rows(self, place, rows, context):
         recent = context.state.recent
         for row in rows:
             words, found = set(row["text"].split()), []

@@ -26,7 +26,7 @@ class Jams:
 
     jammed = hf.states.value("boolean", default=False)
 
-    def rows(self, segment, rows, context):  # type: ignore[no-untyped-def]
+    def rows(self, segment, rows, context):
         for row in sorted(rows, key=lambda row: row["window_end"]):
             jammed = row["speed"] < SLOW and row["vehicles"] >= VEHICLES
             if jammed != context.state.jammed:

@@ -94,13 +94,13 @@ def query(sql: str, **tables: pa.Table) -> pa.Table:
 
 
 def run(
-    spark: SparkSession, folder: Path, build: Callable[[hf.Job], list[tuple[hf.Stream, Sink]]]
+    spark: SparkSession, folder: Path, build: Callable[[hf.Job], list[tuple[hf.Stream, Sink]]], slices: int = 8
 ) -> dict[str, dict[str, int]]:
     """Run the job to the end of its input; what each stage has counted."""
     job = hf.Job("example", spark, store=str(folder / "store"))
     for stream, sink in build(job):
         stream.for_each_batch(sink)
-    with job.start(containers=2, slices=8, trigger={"availableNow": True}) as running:
+    with job.start(containers=2, slices=slices, trigger={"availableNow": True}) as running:
         running.await_termination()
         return {stage.name: dict(stage.counts) for stage in running.status().stages}
 
@@ -238,6 +238,7 @@ def test_click_fraud(spark: SparkSession, tmp_path: Path, seed: int) -> None:
         spark,
         tmp_path,
         lambda job: list(zip(fraud.build(job, stream(spark, tmp_path / "in", tables)), (paid, doubtful), strict=True)),
+        slices=128,
     )
 
     rows, _ = arrived(tables, fraud.LATENESS)

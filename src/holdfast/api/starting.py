@@ -54,6 +54,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> Run:
     store.probe()
     ledger = Ledger(store, SECTION)
     file = _job_file(job, plan, ledger, options)
+    graph = ledger.graph()
     upgrade = upgrading.look(ledger, file, plan)
     sinks = {sink.name: _open(job, file, sink) for sink in plan.sinks}
     token = secrets.token_urlsafe(32)
@@ -78,6 +79,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> Run:
         owner = ledger.take_ownership(socket.gethostname(), os.getpid(), desk.address.location)
         shell = Shell(ledger, owner.incarnation, lambda: the_run()._fleet, {sink.name: sink for sink in plan.sinks})
         opened.append(shell)
+        upgrading.refuse_rival(ledger, graph, job.name)
         if upgrade is not None:
             upgrade.perform(owner.incarnation)
             for change in upgrade.changes:

@@ -28,7 +28,7 @@ from holdfast.container.hosting import HostedJob
 from holdfast.container.slices import table_name
 from holdfast.container.staging import Staging
 from holdfast.container.threads import ThreadTable
-from holdfast.errors import HoldfastError, StoreError
+from holdfast.errors import FencedError, HoldfastError, StoreError
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import Pack, PackWriter, SliceState, pack_name
 from holdfast.log.records import Fence, GraphFile, JobFile, Manifest
@@ -53,7 +53,7 @@ Copies = dict[tuple[str, int], pa.RecordBatch]
 
 
 def look(ledger: Ledger, file: JobFile, plan: JobPlan) -> Upgrade | None:
-    """What has to be done before the job can run with this plan. Refuses, before anything is written, what cannot be."""
+    """What must be done before the job can run with this plan. What cannot be is refused before anything is written."""
     graph = ledger.graph()
     stored, fingerprint = (graph.stages, graph.graph) if graph else (file.stages, file.graph)
     if not stored:
@@ -75,6 +75,20 @@ def look(ledger: Ledger, file: JobFile, plan: JobPlan) -> Upgrade | None:
     upgrade = Upgrade(ledger, file, before, now, plan.fingerprint(), found)
     upgrade.refuse_unfinished()
     return upgrade
+
+
+def refuse_rival(ledger: Ledger, seen: GraphFile | None, job: str) -> None:
+    """For the owner of a job: the graph must still be the one that its plan was compared with."""
+    if ledger.graph(again=True) != seen:
+        raise _overtaken(job)
+
+
+def _overtaken(job: str) -> FencedError:
+    return FencedError(
+        f"Another driver was started for job {job!r} while this one looked at its graph.",
+        safe="Nothing was changed by this one.",
+        todo="Start again, one driver only.",
+    )
 
 
 class Upgrade:
@@ -105,7 +119,7 @@ class Upgrade:
                 f"Job {self._file.name!r} has changed, but epoch {prepared[0]} was begun before that and is not "
                 "committed: what it is has been fixed in terms of the job as it was.",
                 safe="Nothing was changed.",
-                todo=f"Start once more with the job as it was, so that epoch {prepared[0]} is finished; then change it.",
+                todo=f"Start once more with the job as it was, so that epoch {prepared[0]} is finished.",
             )
         return committed
 
@@ -128,6 +142,9 @@ class Upgrade:
             slices=list(manifest.slices) if manifest else [],
             created=time.time_ns() // 1_000_000,
         )
+        owner = self._ledger.newest_owner()
+        if owner is None or owner.incarnation != incarnation:
+            raise _overtaken(self._file.name)
         self._ledger.put_graph(graph)
         faults.place("driver", "after-graph", epoch)
         LOG.info("the graph was changed at epoch %d in %.1f s", epoch, time.monotonic() - began)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.errors import CorruptionError, FencedError, StoreError
@@ -129,12 +130,12 @@ class Ledger:
         raw = self.store.read_if_present(JobFile.file)
         return JobFile.from_bytes(raw, f"{self.store.uri}/{JobFile.file}") if raw is not None else None
 
-    def graph(self) -> GraphFile | None:
+    def graph(self, *, again: bool = False) -> GraphFile | None:
         """The graph that the job was changed to last; None while it has the one of its job file.
 
-        Looked up once: whoever runs a job runs one graph, and is replaced before there is another.
+        Looked up once, or ``again``: whoever runs a job runs one graph, and is replaced before there is another.
         """
-        if self._graph is None:
+        if self._graph is None or again:
             self._graph = (self._graphs.newest(),)
         return self._graph[0]
 
@@ -173,6 +174,9 @@ class Ledger:
     def put_prepare(self, prepare: Prepare) -> Prepare:
         """What the level of the epoch is from now on: ``prepare`` if we were first, else the winner's."""
         epoch, level = prepare.fence.epoch, prepare.level
+        graph = self.graph()
+        if graph is not None:
+            prepare = replace(prepare, graph=graph.version)
         if not self.section.put_if_absent(prepare.file, prepare.to_bytes()):
             winner = self.get_prepare(epoch, level)
             if winner is None:
@@ -192,14 +196,19 @@ class Ledger:
         return prepare
 
     def refuse_former_graph(self, prepare: Prepare) -> None:
-        """A driver that was replaced while the graph was changed may have written its prepare too late to be seen."""
+        """A prepare above the epoch where the graph was changed must be of the graph that it was changed to.
+
+        It is not if two drivers were at work: one that did not know yet that it was replaced, and its successor.
+        """
         graph = self.graph()
-        if graph is not None and prepare.fence.epoch > graph.epoch and prepare.fence.incarnation < graph.incarnation:
+        if graph is not None and prepare.fence.epoch > graph.epoch and prepare.graph < graph.version:
             raise StoreError(
-                f"{self.section.uri}/{prepare.file} was written by a driver of incarnation {prepare.fence.incarnation}, "
-                f"which ran the graph that the job had before incarnation {graph.incarnation} changed it.",
-                safe="Nobody has applied it or written its results: its driver had been replaced by then.",
-                todo="Make sure that driver has ended, delete the file, and start again.",
+                f"{self.section.uri}/{prepare.file} is in terms of version {prepare.graph} of the job's graph, but "
+                f"{graph.file} says that it has version {graph.version} since epoch {graph.epoch}: two drivers with "
+                "unlike jobs were at work at the same time.",
+                safe="Nothing was changed.",
+                todo="See that no driver of this job runs. If that epoch is committed, delete the graph's file; if it "
+                "is not, delete the prepare, which nobody has applied.",
             )
 
     def last_prepared(self) -> tuple[int, int] | None:

@@ -77,6 +77,7 @@ class Prepare:
     routing: int = 0
     sinks: dict[str, int] = field(default_factory=dict)
     tick: int = 0  # an epoch without rows, the so-manieth after its batch
+    graph: int = 0  # the version of the graph in whose terms it is
     attachments: tuple[bytes, ...] = ()
 
     @staticmethod

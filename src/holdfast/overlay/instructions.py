@@ -29,6 +29,11 @@ class Beat(Instruction):
 
 
 @dataclass(frozen=True, slots=True)
+class NeedContact(Instruction):
+    """Tell of some live node by ``Join``: all that this one knows may be dead, or cut off together with it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Joined(Instruction):
     """This node is part of the ring."""
 

@@ -12,13 +12,13 @@ from collections.abc import Iterable
 
 from holdfast.overlay.core import Core
 from holdfast.overlay.ids import shared
-from holdfast.overlay.instructions import Beat, Found, Joined, Lost
+from holdfast.overlay.instructions import Beat, Found, Joined, Lost, NeedContact
 from holdfast.overlay.messages import AskRow, Hello, Here, Leaves, Leaving, Rows, Seek, Welcome
 from holdfast.overlay.view import View
 
 
 class Membership:
-    __slots__ = ("_asked", "_contacts", "_core", "_row", "_told", "_view")
+    __slots__ = ("_asked", "_contacts", "_core", "_known", "_row", "_told", "_view")
 
     def __init__(self, core: Core, view: View) -> None:
         self._core = core
@@ -29,6 +29,8 @@ class Membership:
         self._told = -1
         """The version of the leaf set that the next neighbours have been sent."""
         self._row = 0
+        self._known = 0
+        """How many the table held at the last tick."""
 
     # ------------------------------------------------------------------------------------- coming and going
 
@@ -36,7 +38,7 @@ class Membership:
         if contact is None or contact == self._core.id:
             self._enter()
         elif not self._core.joined:
-            self._contacts.append(contact)
+            self._contacts = [*self._contacts[-3:], contact]
             self._core.send(contact, Seek(self._core.id, rows=True))
         else:  # part of a ring already: two rings become one
             self._core.send(contact, Hello(answer=True))
@@ -105,6 +107,13 @@ class Membership:
         if message.answer:
             self._core.send(sender, Here(leaves.all() if sender in leaves.beside() else ()))
 
+    def told(self, sender: int, message: Leaves) -> None:
+        """The sender takes this node for its next neighbour. If it is wrong, it learns who is in between."""
+        leaves = self._view.leaves
+        self.rumours(message.leaves)
+        if sender not in leaves.beside():
+            self._core.send(sender, Here(leaves.all()))
+
     def silent(self, peer: int) -> bool:
         """The peer was not reached. Is it lost?"""
         view = self._view
@@ -138,7 +147,12 @@ class Membership:
             if self._contacts:
                 contact = self._contacts[core.tick % len(self._contacts)]
                 core.send(contact, Seek(core.id, rows=True))
+                if core.tick % settings.patience == 0:
+                    core.out.append(NeedContact())
             return
+        view.clear()
+        if not view.leaves.full and core.due(settings.probe_gap):
+            core.out.append(NeedContact())
         if len(view.leaves):
             core.out.append(Beat(view.leaves.all()))
         if self._asked:
@@ -148,8 +162,10 @@ class Membership:
         if view.leaves.version != self._told or core.due(settings.exchange_every):
             self._told = view.leaves.version
             self._exchange()
-        if core.due(settings.row_every):
+        # While the table grows there is more to learn: a ring that was built quickly settles quickly.
+        if len(view.table.peers) > self._known or core.due(settings.row_every):
             self._ask_row()
+        self._known = len(view.table.peers)
         if core.due(settings.seek_every):
             self._seek()
 
@@ -166,7 +182,7 @@ class Membership:
         self._row = (self._row + 1) % table.depth
         peers = table.row(self._row)
         if peers:
-            self._core.send(peers[self._core.tick // table.depth % len(peers)], AskRow(self._row))
+            self._core.send(peers[self._core.tick // table.depth % len(peers)], AskRow(self._row, peers))
 
     def _seek(self) -> None:
         """If a distant node knows somebody nearer to this one than this one does, two parts of the ring meet."""
@@ -175,5 +191,6 @@ class Membership:
             self._core.send(peers[self._core.tick % len(peers)], Seek(self._core.id, rows=False))
 
     def asked_row(self, sender: int, message: AskRow) -> None:
+        self.rumours(message.peers)
         peers = [peer for peer in self._view.table.row(message.row) if peer != sender]
         self._core.send(sender, Rows(tuple(peers)))

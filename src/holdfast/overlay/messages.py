@@ -52,9 +52,10 @@ class Rows(Message):
 
 @dataclass(frozen=True, slots=True)
 class AskRow(Message):
-    """Which nodes have you in this row?"""
+    """Which nodes have you in this row? These are mine."""
 
     row: int
+    peers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Hello(Message):
 
 @dataclass(frozen=True, slots=True)
 class Here(Message):
-    """I am. ``leaves`` only for someone who has just become a next neighbour."""
+    """I am. ``leaves`` only for someone who is a next neighbour, or takes itself for one and is not."""
 
     leaves: tuple[int, ...] = ()
 
@@ -203,7 +204,7 @@ def mentions(message: Message) -> Iterable[int]:
             return (origin,)
         case Welcome(leaves) | Here(leaves) | Leaves(leaves):
             return leaves
-        case Rows(peers):
+        case Rows(peers) | AskRow(peers=peers):
             return peers
         case Route(id=(origin, _, _)) | Ask(id=(origin, _, _)):
             return (origin,)

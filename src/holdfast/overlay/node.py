@@ -234,7 +234,10 @@ class Node:
     def _greeted(self, sender: int, message: Hello) -> None:
         self.membership.greeted(sender, message)
 
-    def _told_leaves(self, _: int, message: Leaves | Here) -> None:
+    def _told_leaves(self, sender: int, message: Leaves) -> None:
+        self.membership.told(sender, message)
+
+    def _answered_here(self, _: int, message: Here) -> None:
         self.membership.rumours(message.leaves)
 
     def _others_left(self, sender: int, _: Leaving) -> None:
@@ -286,7 +289,7 @@ _MESSAGES: dict[type[Message], Callable[[Node, int, Any], None]] = {
     Rows: Node._told_rows,
     AskRow: Node._asked_row,
     Hello: Node._greeted,
-    Here: Node._told_leaves,
+    Here: Node._answered_here,
     Leaves: Node._told_leaves,
     Leaving: Node._others_left,
     Refused: Node._refused,

@@ -74,6 +74,12 @@ class View:
         self.leaves.remove(peer)
         self.table.remove(peer)
 
+    def clear(self) -> None:
+        """Who has not been silent again since the last tick is suspected no more."""
+        if self.suspects:
+            last = self._core.tick - 1
+            self.suspects = {peer: entry for peer, entry in self.suspects.items() if entry[1] >= last}
+
     def probes(self) -> list[int]:
         """Lost nodes to be tried again at this tick."""
         if not self.lost:

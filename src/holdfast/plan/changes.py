@@ -61,7 +61,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class TableSource:
-    """Where a table of the new layout comes from: the number of the old table, and of its columns; None: from nothing."""
+    """Where a table of the new layout comes from: the number of the old one and of its columns; None: from nothing."""
 
     table: int | None
     columns: tuple[int | None, ...]

@@ -33,7 +33,7 @@ _ALIASES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "b
 _ALIASES |= {"timestamp_ltz": "timestamp", "dec": "decimal", "numeric": "decimal"}
 _SIZED = re.compile(r"(decimal|dec|numeric|char|character|varchar)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)")
 _COLUMN = re.compile(
-    r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<name>\w+))\s*:?\s+(?P<type>\w+\s*(?:\([\d\s,]*\))?)(?P<must>\s+not\s+null)?\s*",
+    r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<name>\w+))\s*:?\s+(?P<type>\w+(?:\s*\([\d\s,]*\))?)(?P<must>\s+not\s+null)?\s*",
     re.IGNORECASE,
 )
 

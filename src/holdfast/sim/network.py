@@ -9,7 +9,7 @@ this is what makes runs quick, and a machine cannot tell the difference.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -49,6 +49,7 @@ class Weather:
 
     @property
     def fair(self) -> bool:
+        """No faults but delays."""
         return not (self.loss or self.doubled or self.late)
 
 
@@ -69,7 +70,7 @@ class Network:
         self.heartbeat_bytes = 64
         """A heartbeat and its answer, on the side that sends it."""
         self._sides: dict[Any, int] = {}
-        self._busy: dict[Any, float] = {}
+        self._queues: dict[Any, deque[tuple[Any, Any]]] = {}
 
     # ------------------------------------------------------------------------------------------------ conditions
 
@@ -132,14 +133,19 @@ class Network:
         host.receive(sender, message)
 
     def _queue(self, sender: Any, to: Any, message: Any) -> None:
-        begins = max(self.world.now, self._busy.get(to, 0.0))
-        self._busy[to] = begins + self.slow[to]
-        wait = self._busy[to] - self.world.now
-        self.world.at(wait, self._handle_late, sender, to, message)
-        if wait > self.weather.timeout:
+        """A slow host takes one message after the other. Its callers lose patience meanwhile, not the messages."""
+        queue = self._queues.setdefault(to, deque())
+        queue.append((sender, message))
+        if len(queue) == 1:
+            self.world.at(self.slow[to], self._serve, to)
+        if len(queue) * self.slow[to] > self.weather.timeout:
             self.world.at(self.weather.timeout, self._fail, sender, to, message, "no answer in time")
 
-    def _handle_late(self, sender: Any, to: Any, message: Any) -> None:
+    def _serve(self, to: Any) -> None:
+        queue = self._queues[to]
+        sender, message = queue.popleft()
+        if queue:
+            self.world.at(self.slow.get(to, 0.0), self._serve, to)
         host = self.hosts.get(to)
         if host is not None:
             host.receive(sender, message)

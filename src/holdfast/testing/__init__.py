@@ -1,4 +1,4 @@
-"""Test a job without Spark: feed it rows, step by epochs, move the clock, crash it, compare. See ``docs/testing.md``."""
+"""Jobs tested without Spark: rows in, epoch by epoch, a clock to move, crashes at named places."""
 
 from holdfast.testing.comparing import equal
 from holdfast.testing.job import Job

@@ -6,14 +6,14 @@ import datetime as dt
 import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from holdfast.testing.values import Row, to_rows
 
 MOST_LINES = 20
-Rows = Sequence[Mapping[str, Any]] | pa.Table
+Rows: TypeAlias = Sequence[Mapping[str, Any]] | pa.Table
 
 
 def equal(found: Rows, expected: Rows, *, ordered: bool = False, tolerance: float = 1e-9) -> None:
@@ -97,8 +97,10 @@ def _same(found: Any, expected: Any, tolerance: float) -> bool:
             expected = type(found).fromisoformat(expected)
         except ValueError:
             return False
-    if isinstance(found, dt.datetime) and isinstance(expected, dt.datetime) and (found.tzinfo is None) != (
-        expected.tzinfo is None
+    if (
+        isinstance(found, dt.datetime)
+        and isinstance(expected, dt.datetime)
+        and (found.tzinfo is None) != (expected.tzinfo is None)
     ):
         found, expected = (time.replace(tzinfo=time.tzinfo or dt.UTC) for time in (found, expected))
     if isinstance(found, float) and isinstance(expected, float | int):

@@ -49,18 +49,18 @@ def computed(table: pa.Table, text: str, role: str) -> pa.Array:
         found = cursor.sql(f"SELECT ({text}\n) AS value FROM given").to_arrow_table()
     except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException) as error:
         raise PlanError(
-            f"DuckDB cannot resolve the {role} \"{text}\": {_first_line(error)}",
+            f'DuckDB cannot resolve the {role} "{text}": {_first_line(error)}',
             safe="Nothing was started.",
-            todo=f"Write it in SQL that Spark and DuckDB share. The columns there are: {', '.join(table.column_names)}.",
+            todo=f"Write SQL that Spark and DuckDB share. The columns there are: {', '.join(table.column_names)}.",
         ) from None
     except duckdb.Error as error:
         raise FunctionError(
-            f"The {role} \"{text}\" failed: {_first_line(error)}", safe="The epoch was not begun.", todo="Mend it."
+            f'The {role} "{text}" failed: {_first_line(error)}', safe="The epoch was not begun.", todo="Mend it."
         ) from None
     finally:
         cursor.close()
     if found.num_rows != table.num_rows:
-        raise PlanError(f"The {role} \"{text}\" is not one value a row.", safe="Nothing was started.")
+        raise PlanError(f'The {role} "{text}" is not one value a row.', safe="Nothing was started.")
     return found.column("value").combine_chunks()
 
 
@@ -94,8 +94,8 @@ def _duckdb() -> Any:
 @cache
 def _connection() -> duckdb.DuckDBPyConnection:
     # One thread, so that rows stay in their order; times are UTC's, whatever the machine's zone is.
-    connection = _duckdb().connect(config={"threads": 1, "TimeZone": "UTC", "python_enable_replacements": False})
-    assert connection is not None
+    connection = _duckdb().connect(config={"threads": 1, "python_enable_replacements": False})
+    connection.execute("SET GLOBAL TimeZone = 'UTC'")
     return connection  # type: ignore[no-any-return]
 
 

@@ -7,7 +7,7 @@ test fails where its rows are wrong and not three stages later. Times may be wri
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -117,7 +117,19 @@ def to_rows(table: pa.Table | pa.RecordBatch) -> list[Row]:
 
 def in_order(rows: list[Row]) -> list[Row]:
     """Rows of a table that has no order of its own: by their columns from the left, nulls first."""
-    return sorted(rows, key=lambda row: [(value is not None, value) for value in row.values()])
+    return sorted(rows, key=lambda row: _rank(row.values()))
+
+
+def by_columns(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    """In the order of these columns, nulls first, and else as it was; untouched where one of them is not there."""
+    if not all(name in table.column_names for name in names):
+        return table
+    keys = list(zip(*(table.column(name).to_pylist() for name in names), strict=True))
+    return table.take(pa.array(sorted(range(len(keys)), key=lambda at: _rank(keys[at])), pa.int64()))
+
+
+def _rank(values: Iterable[Any]) -> list[tuple[bool, Any]]:
+    return [(value is not None, value) for value in values]
 
 
 def _wrong(source: str, row: int, why: str) -> PlanError:

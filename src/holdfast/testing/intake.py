@@ -1,0 +1,89 @@
+"""An epoch's rows on their way into the log: the stateless steps of every input, then what a task of Spark's does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import pyarrow as pa
+
+from holdfast.log.records import Fence, SegmentRef
+from holdfast.log.store import Store
+from holdfast.plan.compile import LEAF, StageInput
+from holdfast.plan.graph import Node, evaluate
+from holdfast.spark.intake import EventTime, Intake, _Task
+from holdfast.testing.frame import MemoryFrame
+from holdfast.testing.hashing import xxhash64
+
+_IN_PREPARE = 1 << 62  # bytes: however many, rows go into the prepare itself
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What an intake found. ``rows`` is the segment that ``ref`` names, None if there were none."""
+
+    ref: SegmentRef | None = None
+    rows: bytes = b""
+    times: Mapping[str, int] = field(default_factory=dict)
+    dropped: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+def take_in(
+    inputs: Sequence[StageInput], frames: Sequence[Mapping[Node, MemoryFrame]], fence: Fence, slices: int, clock: int
+) -> Taken:
+    """The rows of one level's inputs, each from the frames of its leaves. ``clock`` is the epoch's, µs."""
+    batches = [_rows(item, leaves) for item, leaves in zip(inputs, frames, strict=True)]
+    intake = Intake(
+        store=cast(Store, None),  # no segment is ever a file
+        fence=fence,
+        level=inputs[0].place.level,
+        slices=slices,
+        hashed_keys=tuple(len(item.plan.operator.keys) if item.hashed_at_intake else 0 for item in inputs),
+        times=tuple(_time(item, clock) for item in inputs),
+        inline_bytes=_IN_PREPARE,
+    )
+    tag, rows = _Task(intake, partition=0, attempt=0).run(_tagged(batches))
+    if tag is None:
+        return Taken()
+    assert rows is not None, "rows of a test go into the prepare"
+    ref = SegmentRef("", tag["rows"], tag["bytes"], tag["checksum"], 0, 0, inline=0, input_rows=tag["input_rows"])
+    return Taken(ref if ref.rows else None, rows, tag["times"], tag["dropped"])
+
+
+def _rows(item: StageInput, leaves: Mapping[Node, MemoryFrame]) -> pa.RecordBatch:
+    """The columns that Spark would hand to the intake."""
+    if len(item.observed) > 1:
+        numbers: dict[Node, int] = {leaf: at for at, (leaf, _) in enumerate(item.observed)}
+        leaves = {leaf: frame.with_constant(LEAF, numbers.get(leaf, -1), "int") for leaf, frame in leaves.items()}
+    frame = evaluate(item.node, leaves, item.hidden)
+    keys = [frame.values(key) for key in item.keys]
+    columns = {name: frame.table.column(name).combine_chunks() for name in item.hidden}
+    columns |= {f"k{at}": key for at, key in enumerate(keys)}
+    columns |= {f"v{at}": frame.values(value) for at, value in enumerate(item.values)}
+    if not item.hashed_at_intake:
+        hashes = xxhash64(keys, [key.type for key in item.plan.operator.keys])
+        columns = {"_h": pa.array(hashes), **columns}
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _tagged(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """One input is its rows; more are told apart as Spark's union tells them apart."""
+    if len(batches) == 1:
+        yield batches[0]
+        return
+    kinds = [pa.struct(list(batch.schema)) for batch in batches]
+    for number, batch in enumerate(batches):
+        which = pa.array([number] * batch.num_rows, pa.int32())
+        structs = [
+            batch.to_struct_array() if at == number else pa.nulls(batch.num_rows, kind) for at, kind in enumerate(kinds)
+        ]
+        names = ["_input", *[f"i{at}" for at in range(len(batches))]]
+        yield pa.RecordBatch.from_arrays([which, *structs], names=names)
+
+
+def _time(item: StageInput, clock: int) -> EventTime | None:
+    if item.time is None:
+        return None
+    latest = None if item.ahead is None else clock + item.ahead
+    return EventTime(item.plan.name, item.time, tuple(name for _, name in item.observed), latest)

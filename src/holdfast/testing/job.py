@@ -1,0 +1,48 @@
+"""A job to be tested: drawn with the verbs of ``holdfast.Job``, over sources that are lists of rows."""
+
+from __future__ import annotations
+
+from pyspark.sql.types import StructType
+
+from holdfast.api.drawing import Drawing
+from holdfast.api.stream import Stream
+from holdfast.errors import PlanError
+from holdfast.plan.compile import Plan
+from holdfast.plan.ddl import schema_of
+from holdfast.testing.frame import MemoryFrame
+from holdfast.testing.run import Run
+from holdfast.testing.values import at
+
+
+class Job(Drawing):
+    """A graph of stages over lists of rows; no Spark, no store, no containers.
+
+    ``ansi`` is Spark's ``spark.sql.ansi.enabled``: whether an overflow is an error.
+    """
+
+    def __init__(self, name: str = "test", *, ansi: bool = True) -> None:
+        super().__init__(name)
+        self._overflow_raises = ansi
+
+    def read(self, schema: str | StructType, name: str | None = None) -> Stream:
+        """A source of rows with these columns: ``read("user string, n bigint, ts timestamp", name="clicks")``."""
+        return self._add_source(MemoryFrame(schema_of(schema) if isinstance(schema, str) else schema), name)
+
+    def start(self, *, slices: int = 4, clock: str = "2026-01-01 00:00:00") -> Run:
+        """Begin with no state, at that time of the epoch clock, which only ``run.advance`` moves."""
+        if not 1 <= slices <= 256:
+            raise PlanError(f"A test cannot have {slices} slices.", todo="Choose 1 to 256; a few show all there is.")
+        return Run(self, self.plan(), slices, at(clock))
+
+    def plan(self) -> Plan:
+        return Plan(*self._drawn())
+
+    @property
+    def _ansi(self) -> bool:
+        return self._overflow_raises
+
+    def _view(self, frame: MemoryFrame) -> MemoryFrame:
+        return frame
+
+    def _empty(self, schema: StructType) -> MemoryFrame:
+        return MemoryFrame(schema)

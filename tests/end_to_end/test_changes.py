@@ -1,0 +1,227 @@
+"""A job stops, is written anew, and comes back over the store it had."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import driver
+import duckdb
+import pytest
+from kit import Drill
+from pyspark.cloudpickle import register_pickle_by_value, unregister_pickle_by_value
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+from holdfast.api.keyed import StageStream
+from holdfast.api.stream import Stream
+
+pytestmark = pytest.mark.spark
+SCHEMA = "k bigint, g string, v bigint, ts timestamp"
+Build = Callable[[Stream], dict[str, StageStream]]
+
+
+class Shop:
+    """One store, one folder of input, and jobs over them that follow each other."""
+
+    def __init__(self, spark: SparkSession, base: Path) -> None:
+        self.spark, self.base = spark, base
+        self.files = 0
+        (base / "in").mkdir()
+
+    def more(self, files: int = 2, rows: int = 300) -> None:
+        for _ in range(files):
+            self.files += 1
+            lines = [
+                json.dumps(
+                    {
+                        "k": at * 7 % 23 + self.files % 3,
+                        "g": f"g{at * self.files % 11}",
+                        "v": at * 31 % 97,
+                        "ts": f"2024-01-01T00:{self.files:02d}:{at % 60:02d}Z",
+                    }
+                )
+                for at in range(rows)
+            ]
+            hidden = self.base / f"{self.files}.json"
+            hidden.write_text("\n".join(lines))
+            hidden.rename(self.base / "in" / f"{self.files:04d}.json")
+            time.sleep(0.01)
+
+    def run(self, build: Build, **options: Any) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
+        """All state after all there is to read, and what the run said of changes."""
+        job = hf.Job("shop", self.spark, store=str(self.base / "store"))
+        frame = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(self.base / "in"))
+        streams = build(job.read(frame))
+        for name, stream in streams.items():
+            stream.write("noop", name=name)
+        with job.start(containers=2, slices=8, trigger={"availableNow": True}, **options) as run:
+            run.await_termination()
+            found = {
+                name: sorted(run.state(stream).to_arrow().to_pylist(), key=repr) for name, stream in streams.items()
+            }
+            return found, [event.text for event in run.status().events if event.kind == "changed"]
+
+    def oracle(self, query: str, since: int = 0) -> list[dict[str, Any]]:
+        """A query over ``every`` row and the ``young`` ones, of files after the change."""
+        every, young = ([str(path) for path in sorted((self.base / "in").iterdir())[first:]] for first in (0, since))
+        with duckdb.connect() as connection:
+            connection.sql(f"CREATE VIEW every_row AS FROM read_json({every})")
+            connection.sql(f"CREATE VIEW young AS FROM read_json({young})")
+            return sorted(connection.sql(query).to_arrow_table().to_pylist(), key=repr)
+
+
+@pytest.fixture
+def shop(spark: SparkSession, tmp_path: Path) -> Shop:
+    made = Shop(spark, tmp_path)
+    made.more(3)
+    return made
+
+
+def counted(**aggregates: Any) -> Build:
+    return lambda rows: {"counts": rows.key_by("k", name="counts").agg(**aggregates)}
+
+
+def test_aggregates_come_and_go(shop: Shop) -> None:
+    shop.run(counted(n=hf.count(), total=hf.sum("v")), safety=hf.Delta(store_every=2))
+    shop.more()
+    found, changes = shop.run(counted(high=hf.max("g"), total=hf.sum("v")), safety=hf.Delta(store_every=2))
+    assert changes == [
+        "stage 'counts': aggregate 'high' is new: it starts at null for the keys there are",
+        "stage 'counts': aggregate 'n' is gone: its state is dropped",
+    ]
+    query = (
+        "SELECT k, high, total FROM (SELECT k, sum(v)::BIGINT total FROM every_row GROUP BY k) "
+        "LEFT JOIN (SELECT k, max(g) high FROM young GROUP BY k) USING (k)"
+    )
+    assert found["counts"] == shop.oracle(query, since=3)
+
+    # The same graph again is no change; and a loss right after the restart finds the new graph's own checkpoint.
+    shop.more(1)
+    found, changes = shop.run(counted(high=hf.max("g"), total=hf.sum("v")), safety=None)
+    assert not changes
+    assert found["counts"] == shop.oracle(query, since=3)
+
+
+def test_windows_and_a_stage_over_them(shop: Shop) -> None:
+    """The watermark goes on where it was, and the new stage follows it."""
+
+    def before(rows: Stream) -> dict[str, StageStream]:
+        windows = rows.key_by("k", name="windows").window(hf.tumbling("2 minutes"), on="ts").agg(n=hf.count())
+        return {"windows": windows}
+
+    def after(rows: Stream) -> dict[str, StageStream]:
+        windows = (
+            rows.key_by("k", name="windows")
+            .window(hf.tumbling("2 minutes"), on="ts")
+            .agg(total=hf.sum("v"), n=hf.count())
+        )
+        return {"windows": windows, "sums": windows.key_by("k", name="sums").agg(n=hf.sum("n"), windows=hf.count())}
+
+    shop.run(before)
+    shop.more(4)
+    found, changes = shop.run(after)
+    assert changes == [
+        "stage 'windows': aggregate 'total' is new: it starts at null for the keys there are",
+        "stage 'sums' is new: it starts empty",
+    ]
+    # Files are a minute each; three had closed [0, 2), the others close [2, 4) and [4, 6).
+    closed = "ts >= '2024-01-01 00:02:00' AND ts < '2024-01-01 00:06:00'"
+    assert found["sums"] == shop.oracle(
+        "SELECT k, sum(n)::BIGINT n, count(*) windows FROM (SELECT k, count(*) n FROM every_row "
+        f"WHERE {closed} GROUP BY k, minute(ts) // 2) GROUP BY k"
+    )
+    shop.more(1)
+    again, changes = shop.run(before)
+    assert changes == [
+        "stage 'windows': aggregate 'total' is gone: its state is dropped",
+        "stage 'sums' is gone: its state is dropped",
+    ]
+    assert sum(row["n"] for row in again["windows"]) == 300  # of minute 8, the only one that is open
+
+
+class Counting:
+    count = hf.states.value("bigint", default=0)
+
+    def rows(self, key: int, rows: Any, context: Any) -> None:
+        context.state.count += len(rows)
+
+
+class Weighing:
+    count = hf.states.value("bigint", default=0)
+    weight = hf.states.value("bigint")
+
+    def rows(self, key: int, rows: Any, context: Any) -> None:
+        context.state.count += 10 * len(rows)
+        context.state.weight = (context.state.weight or 0) + sum(row["v"] for row in rows)
+
+
+def own(function: Any) -> Build:
+    return lambda rows: {"own": rows.key_by("k", name="own").process(function, output="k bigint")}
+
+
+def test_a_function_and_its_states(shop: Shop) -> None:
+    """Epochs that were committed before are the old function's, even if they are only in the log."""
+    register_pickle_by_value(sys.modules[__name__])  # as if this were the script that was started
+    try:
+        shop.run(own(Counting), safety=hf.Delta(store_every=2))
+        shop.more()
+        found, changes = shop.run(own(Weighing))
+    finally:
+        unregister_pickle_by_value(sys.modules[__name__])
+    assert changes == [
+        "stage 'own': state 'weight' is new: it starts empty for the keys there are",
+        "stage 'own': its function is another: it is called from the next epoch on",
+    ]
+    assert found["own"] == shop.oracle(
+        "SELECT k, (n + coalesce(9 * young_n, 0))::BIGINT count, weight FROM "
+        "(SELECT k, count(*) n FROM every_row GROUP BY k) LEFT JOIN "
+        "(SELECT k, count(*) young_n, sum(v)::BIGINT weight FROM young GROUP BY k) USING (k)",
+        since=3,
+    )
+
+
+def decided(base: Path) -> dict[str, bytes]:
+    paths: Iterable[Path] = (path for path in sorted((base / "store").rglob("*")) if path.is_file())
+    return {str(path): path.read_bytes() for path in paths if "/owner/" not in str(path)}
+
+
+def test_what_means_something_else_is_refused_and_shown(shop: Shop) -> None:
+    shop.run(counted(n=hf.count(), total=hf.sum("v")))
+    before = decided(shop.base)
+    with pytest.raises(hf.StoreError, match="key columns: k: bigint in the store, g: string now") as caught:
+        shop.run(lambda rows: {"counts": rows.key_by("g", name="counts").agg(n=hf.count(), total=hf.sum("v"))})
+    assert "another name" in caught.value.todo
+    with pytest.raises(hf.StoreError, match=r"'total': sum\(bigint\) → bigint in the store, sum\(double\) → double"):
+        shop.run(
+            lambda rows: {
+                "counts": rows.with_column("v", "cast(v as double)")
+                .key_by("k", name="counts")
+                .agg(n=hf.count(), total=hf.sum("v"))
+            }
+        )
+    with pytest.raises(hf.StoreError, match=r"sources.*\['source'\] in the store, \['source', 'source'\] now"):
+        shop.run(
+            lambda rows: {
+                "counts": rows.key_by("k", name="counts").agg(n=hf.count(), total=hf.sum("v")),
+                "more": rows.key_by("g", name="more").agg(n=hf.count()),
+            }
+        )
+    assert decided(shop.base) == before
+
+
+def test_an_epoch_in_flight_is_finished_by_the_job_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    drill = Drill(tmp_path, files=3)
+    drill.plant("driver@after-prepare@2")
+    assert drill.run().killed
+    job = hf.Job("drill", spark, store=drill.config["store"])
+    job.read(driver.source(spark, drill.config["input"])).key_by("k").agg(n=hf.count())
+    with pytest.raises(hf.StoreError, match="epoch 2 was begun") as caught:
+        job.start(slices=16)
+    assert "so that epoch 2 is finished" in caught.value.todo
+    assert drill.run().code == 0
+    drill.check()
