@@ -270,6 +270,32 @@ def test_a_source_and_a_stage_in_one_join(tmp_path: Path, spark: SparkSession) -
     equal("SELECT k, v, n FROM joined", truth, joined=found)
 
 
+def test_a_lookup_sees_the_other_stage_as_of_the_same_epoch(tmp_path: Path, spark: SparkSession) -> None:
+    bench = Bench(tmp_path, spark)
+
+    def build(job: hf.Job) -> dict[str, hf.Stream]:
+        left, right = bench.stream(job, "left"), bench.stream(job, "right")
+        counts = left.where("k < 40").key_by("k").agg(n=hf.count(), most=hf.max("v"))
+        asked = right.select("k", "g").key_by("k")
+        return {
+            "left": asked.lookup(counts),
+            "inner": right.select("k").key_by("k", name="i").lookup(counts, how="inner"),
+        }
+
+    found = bench.run(build, kill_one)
+    truth = f"""
+        SELECT r.k, r.g, (SELECT nullif(count(*), 0) FROM {bench.rows()} l WHERE l.k = r.k AND l.k < 40
+                          AND l.epoch <= r.epoch) AS n,
+               (SELECT max(v) FROM {bench.rows()} l WHERE l.k = r.k AND l.k < 40 AND l.epoch <= r.epoch) AS most, epoch
+        FROM {bench.rows("right")} r"""
+    equal("SELECT k, g, n, most, _epoch AS epoch FROM looked", truth, looked=found["left"])
+    equal(
+        "SELECT k, n, most, _epoch AS epoch FROM looked",
+        f"SELECT k, n, most, epoch FROM ({truth}) WHERE n IS NOT NULL",
+        looked=found["inner"],
+    )
+
+
 # --- processing time ----------------------------------------------------------------------------------------------
 
 

@@ -41,7 +41,8 @@ def joins(one: hf.Stream, two: hf.Stream) -> list[hf.Stream]:
     right = two.with_column("w", "v * 2").with_column("us", "ts").select("k", "w", "us")
     joined = one.key_by("k").join(right.key_by("k"), how="full", on=("ts", "us"), within="10 s", lateness="5 s")
     first = one.key_by("k", "g").distinct(on="ts", within="15 s")
-    return [joined, joined.key_by("k").agg(pairs=hf.count("w")), first]
+    looked = one.key_by("k").lookup(two.key_by("k").agg(sofar=hf.sum("v")))
+    return [joined, joined.key_by("k").agg(pairs=hf.count("w")), first, looked]
 
 
 class Remember:

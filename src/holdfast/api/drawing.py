@@ -120,8 +120,14 @@ class Drawing(ABC):
         output = Output(node, MAIN, updating)
         return StageStream(self, output, self._frame_of(output, planned), windowed=windowed, complete=complete)
 
+    def _planned(self, stage: Stage) -> PlannedStage:
+        found = next((one for one in self._stages if one.node is stage), None)
+        if found is None:
+            raise PlanError(f"Stage '{stage.name}' is another job's.", todo="Read and keep both in the same job.")
+        return found
+
     def _output(self, stage: Stage, port: str) -> Stream:
-        planned = next(one for one in self._stages if one.node is stage)
+        planned = self._planned(stage)
         if port not in planned.outputs:
             known = ", ".join(f"'{name}'" for name in planned.outputs if name) or "none"
             raise PlanError(f"Stage '{stage.name}' has no output '{port}'.", todo=f"Its further outputs: {known}.")

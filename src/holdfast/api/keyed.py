@@ -91,6 +91,15 @@ class KeyedStream:
         spec = drafts.join(draft, how=how, on=times, before=bounds[0], after=bounds[1])
         return self._job._add_stage(draft, spec, f"{how} join", updating=any(spec.updating))
 
+    def lookup(self, stage: StageStream, *, how: Literal["left", "inner"] = "left") -> StageStream:
+        """Each row with what ``stage``, a running aggregate by the same key, holds for its key after this epoch's rows.
+
+        ``how="inner"`` leaves out rows whose key it does not have.
+        """
+        draft = self._draft()
+        spec = drafts.lookup(draft, self._job._planned(stage._stage), how=how)
+        return self._job._add_stage(draft, spec, f"lookup in {stage.name}", updating=False)
+
     def distinct(
         self,
         *,

@@ -28,9 +28,7 @@ Order = str | Column | tuple[str | Column, str]
 class Stream:
     """Rows on their way. Made by ``job.read`` and by the verbs below; never changed."""
 
-    def __init__(
-        self, job: Drawing, node: Node, frame: Any, *, windowed: bool = False, complete: bool = False
-    ) -> None:
+    def __init__(self, job: Drawing, node: Node, frame: Any, *, windowed: bool = False, complete: bool = False) -> None:
         self._job = job
         self._node = node
         self._frame = frame  # for its schema alone, and, over sources, what Spark will run

@@ -71,9 +71,9 @@ def repair(
     """The holders that the copies of every slice shall have, given those they have now.
 
     ``hosts`` names the living containers, ``avoid`` pairs of owner and peer that failed lately: they get copies only
-    if there is no other way. Without ``level`` copies stay where they are, however unevenly they lie. A slice without an
-    owner wants no copies. One whose owner is not among the living keeps
-    what lives: these copies are all there is of it in memory.
+    if there is no other way. Without ``level`` copies stay where they are, however unevenly they lie. A slice without
+    an owner wants no copies. One whose owner is not among the living keeps what lives: these copies are all there is of
+    it in memory.
     """
     held: Counter[str] = Counter()
     shares = []

@@ -74,6 +74,7 @@ class ProcessOperator(KeyedOperator):
         if spec.errors == "dead_letter":
             self.outputs[ERRORS] = (*self.keys, ("error", STRING), ("row", STRING))
         self.function = Function(cloudpickle.loads(spec.function))
+        self.clocked = self.function.timer is not None
         self._kinds = {state.by for state in self.states.states if state.ttl}
         if spec.time is None and "event" in self._kinds:
             raise PlanError(
@@ -84,6 +85,9 @@ class ProcessOperator(KeyedOperator):
         self._row_dicts = _row_maker([column.name for column in spec.values])
 
     # -- the operator of a slice
+
+    def due(self, tables: Sequence[Table]) -> int | None:
+        return timers.next_clock(tables[timers.TABLE])
 
     def apply(self, work: Work, *inputs: Rows | None) -> None:
         (rows,) = inputs

@@ -22,12 +22,12 @@ from holdfast.state.columns import FLAG, NO_BYTES, NO_INTS, SPANS, Ints
 from holdfast.state.keys import KeyCodec
 from holdfast.state.payload import append
 from holdfast.state.slice import EpochTime, Work
-from holdfast.state.table import Layout
+from holdfast.state.table import Layout, Table
 
 KINDS = ("event", "clock")
 MOST_FIRINGS = 10_000
 """Of one key in one epoch. A timer that sets itself again for the past would otherwise never let the epoch end."""
-_TABLE, _ALIVE, _NAME = 1, 0, 1
+TABLE, _ALIVE, _NAME = 1, 0, 1
 _WORDS = 3
 _AFTER_ALL_SLOTS = 1 << 40
 
@@ -58,8 +58,15 @@ def layout(codec: KeyCodec) -> Layout:
     return Layout(codec.words + _WORDS, codec.tail, (FLAG, SPANS), alive=_ALIVE)
 
 
+def next_clock(table: Table) -> int | None:
+    """When the earliest timer by the clock is due."""
+    words = table.words[: table.rows]
+    waiting = (words[:, -3] == KINDS.index("clock")) & (table.columns[_ALIVE][: table.rows] != 0)
+    return int(words[waiting, -2].min()) if waiting.any() else None
+
+
 def due(work: Work) -> Due:
-    table = work.tables[_TABLE]
+    table = work.tables[TABLE]
     if not table.rows:
         return NONE_DUE
     kinds, times = table.words[: table.rows, -3], table.words[: table.rows, -2]
@@ -123,16 +130,16 @@ class Agenda:
                 self._write(work, slots, counts, timers, wanted)
 
     def _write(self, work: Work, slots: Ints, counts: int, timers: list[Timer], wanted: bool) -> None:
-        table, owners = work.tables[_TABLE], slots[[timer.at for timer in timers]]
+        table, owners = work.tables[TABLE], slots[[timer.at for timer in timers]]
         words = np.array([(timer.kind, timer.time, _id(timer.name)) for timer in timers], np.int64)
         keys = work.tables[0].keys(owners).extended(*(column.copy() for column in words.T))
         if not wanted:
             found = table.find(keys)
             there = np.flatnonzero((found >= 0) & (table.columns[_ALIVE][found] != 0))
-            work.bury(found[there], _TABLE)
+            work.bury(found[there], TABLE)
             np.subtract.at(work.tables[0].columns[counts], owners[there], 1)
             return
-        found = work.place(keys, _TABLE)
+        found = work.place(keys, TABLE)
         new = np.flatnonzero(table.columns[_ALIVE][found] == 0)
         arena = table.arenas[_NAME]
         assert arena is not None, "names are bytes"

@@ -19,11 +19,13 @@ from holdfast.overlay.view import View
 class Tree:
     """This node's place in the tree of one group."""
 
-    __slots__ = ("children", "member", "parent")
+    __slots__ = ("children", "former", "member", "parent")
 
     def __init__(self) -> None:
         self.parent: int | None = None
         """None for the root, and for someone between two parents."""
+        self.former: int | None = None
+        """The parent before, kept for a tick: what is on its way down must not fall between the two."""
         self.children: dict[int, int] = {}
         """Child → the tick of its last report."""
         self.member = False
@@ -59,6 +61,8 @@ class Groups:
         """The peer is lost or has left."""
         for group in list(self.trees):
             tree = self.trees[group]
+            if tree.former == peer:
+                tree.former = None
             if tree.parent == peer:
                 tree.parent = None
                 self._find_parent(group, tree)
@@ -67,7 +71,9 @@ class Groups:
 
     def relatives(self) -> set[int]:
         """Parents and children in all trees."""
-        return {one for tree in self.trees.values() for one in (tree.parent, *tree.children) if one is not None}
+        return {
+            one for tree in self.trees.values() for one in (tree.parent, tree.former, *tree.children) if one is not None
+        }
 
     def _tree(self, group: int) -> Tree:
         tree = self.trees.get(group)
@@ -81,16 +87,22 @@ class Groups:
         hop, _ = self._view.next_hop(group)
         if hop == tree.parent:
             return
-        if tree.parent is not None:
-            self._core.send(tree.parent, Detach(group))
-        tree.parent = hop
+        self._release(group, tree, hop)
+        tree.former, tree.parent = tree.parent, hop
         if hop is not None:
             self._core.send(hop, Attach(group))
+
+    def _release(self, group: int, tree: Tree, parent: int | None) -> None:
+        """Takes leave of the former parent, unless it is the one again."""
+        if tree.former is not None and tree.former != parent:
+            self._core.send(tree.former, Detach(group))
+        tree.former = None
 
     def _tidy(self, group: int) -> None:
         """Whoever is neither member nor between members leaves the tree."""
         tree = self.trees[group]
         if not tree.member and not tree.children:
+            self._release(group, tree, tree.parent)
             if tree.parent is not None:
                 self._core.send(tree.parent, Detach(group))
             del self.trees[group]
@@ -102,6 +114,7 @@ class Groups:
             oldest = core.tick - 3 * core.settings.refresh_every
             if any(at < oldest for at in tree.children.values()):
                 tree.children = {child: at for child, at in tree.children.items() if at >= oldest}
+            self._release(group, tree, tree.parent)
             self._find_parent(group, tree)
             if tree.parent is not None and core.due(core.settings.refresh_every):
                 core.send(tree.parent, Attach(group))

@@ -18,7 +18,7 @@ from holdfast.overlay.view import View
 
 
 class Membership:
-    __slots__ = ("_asked", "_contacts", "_core", "_known", "_row", "_told", "_view")
+    __slots__ = ("_asked", "_asks", "_contacts", "_core", "_known", "_told", "_unchecked", "_view")
 
     def __init__(self, core: Core, view: View) -> None:
         self._core = core
@@ -28,7 +28,8 @@ class Membership:
         """Rumoured nodes → the tick at which they were asked."""
         self._told = -1
         """The version of the leaf set that the next neighbours have been sent."""
-        self._row = 0
+        self._asks = 0
+        self._unchecked: list[int] = []
         self._known = 0
         """How many the table held at the last tick."""
 
@@ -155,6 +156,7 @@ class Membership:
             core.out.append(NeedContact())
         if len(view.leaves):
             core.out.append(Beat(view.leaves.all()))
+            self._check_entry()
         if self._asked:
             self._asked = {peer: at for peer, at in self._asked.items() if core.tick - at < 2}
         for peer in view.probes():
@@ -169,26 +171,37 @@ class Membership:
         if core.due(settings.seek_every):
             self._seek()
 
+    def _check_entry(self) -> None:
+        """One node of the table after the other gets a heartbeat too: else dead ones stay there until they are used."""
+        if not self._unchecked:
+            members = self._view.leaves.members
+            self._unchecked = [peer for peer in self._view.table.peers if peer not in members]
+        if self._unchecked:
+            self._core.out.append(Beat((self._unchecked.pop(),)))
+
     def _exchange(self) -> None:
         leaves = self._view.leaves
         for peer in leaves.beside():
             self._core.send(peer, Leaves(leaves.all()))
 
     def _ask_row(self) -> None:
-        """Another node of a row has the same row, filled by other chances. One row after the other."""
+        """Another node of a row has the same row, filled by other chances. One row after the other, one node of each."""
         table = self._view.table
         if not table.depth:
             return
-        self._row = (self._row + 1) % table.depth
-        peers = table.row(self._row)
+        turn, row = divmod(self._asks, table.depth)
+        self._asks += 1
+        peers = table.row(row)
         if peers:
-            self._core.send(peers[self._core.tick // table.depth % len(peers)], AskRow(self._row, peers))
+            self._core.send(peers[turn % len(peers)], AskRow(row, peers))
 
     def _seek(self) -> None:
         """If a distant node knows somebody nearer to this one than this one does, two parts of the ring meet."""
         peers = list(self._view.table.peers)
         if peers:
-            self._core.send(peers[self._core.tick % len(peers)], Seek(self._core.id, rows=False))
+            self._core.send(
+                peers[self._core.tick // self._core.settings.seek_every % len(peers)], Seek(self._core.id, False)
+            )
 
     def asked_row(self, sender: int, message: AskRow) -> None:
         self.rumours(message.peers)

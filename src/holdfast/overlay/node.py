@@ -143,7 +143,9 @@ class Node:
                 self.gathers.ask(Ask(route.payload.group, route.id, route.payload.question), parent=None)
 
     def _silent(self, event: Silent) -> None:
-        if event.peer in self.view.leaves and self.membership.silent(event.peer):
+        # Somebody who is neither leaf nor in the table any more was given up while the heartbeat was under way.
+        known = event.peer in self.view.leaves or event.peer in self.view.table.peers
+        if known and self.membership.silent(event.peer):
             self._gone(event.peer)
 
     def _unreached(self, event: Unreached) -> None:

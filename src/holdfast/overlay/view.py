@@ -72,7 +72,9 @@ class View:
     def drop(self, peer: int) -> None:
         self.suspects.pop(peer, None)
         self.leaves.remove(peer)
-        self.table.remove(peer)
+        if self.table.remove(peer) is not None:
+            for leaf in self.leaves.all():  # one of them may have found its place taken
+                self.table.add(leaf)
 
     def clear(self) -> None:
         """Who has not been silent again since the last tick is suspected no more."""

@@ -38,6 +38,7 @@ _APART: Mapping[str, frozenset[str]] = {
     "window": frozenset({"keys", "aggregates", "values", "time", "late", "early"}),
     "session": frozenset({"keys", "aggregates", "values", "time", "late"}),
     "join": frozenset({"keys"}),
+    "lookup": frozenset({"keys", "values", "peer", "found", "how"}),  # it holds nothing
     "top_k": frozenset({"keys", "rank", "hidden_keys"}),
     "distinct": frozenset({"keys", "values", "time"}),
     "process": frozenset({"keys", "values", "time", "function", "states", "outputs", "rows", "errors", "drop_late"}),

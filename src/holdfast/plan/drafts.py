@@ -14,7 +14,7 @@ from holdfast.errors import PlanError
 from holdfast.operators.build import Spec
 from holdfast.operators.spec import AggregateSpec, StageSpec
 from holdfast.operators.spec import Column as PlainColumn
-from holdfast.plan.compile import StageInput, Values, key_columns
+from holdfast.plan.compile import PlannedStage, StageInput, Values, key_columns
 from holdfast.plan.frames import DIFF, Expression, Frame, Given
 from holdfast.plan.graph import Node, Output, Source, Stage, StageRows, leaves, outputs, updating
 from holdfast.plan.stage import InputPlan, StagePlan, TimePlan
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from holdfast.api.aggregates import Aggregate
     from holdfast.operators.distinct import DistinctSpec
     from holdfast.operators.join import JoinSpec
+    from holdfast.operators.lookup import LookupSpec
     from holdfast.operators.process import ProcessSpec
     from holdfast.operators.session import SessionSpec
     from holdfast.operators.top_k import TopKSpec
@@ -61,6 +62,8 @@ class Draft:
     lateness: int = 0
     ahead: int | None = None
     ports: list[str] = field(default_factory=lambda: [""])
+    after: Stage | None = None
+    """A stage that must have applied the epoch before this one does, though no row of it comes here."""
 
     @staticmethod
     def of(name: str, rows: Sequence[tuple[Node, Frame, tuple[Given, ...]]], *, ansi: bool) -> Draft:
@@ -101,7 +104,9 @@ class Draft:
         self, spec: Spec, level_of: Mapping[Stage, StagePlan], numbers: Mapping[int, int]
     ) -> tuple[Stage, StagePlan, tuple[StageInput, ...]]:
         """The stage as it runs. ``numbers`` says how many inputs each level's intake has so far."""
-        level = 1 + max((level_of[leaf.stage].level for item in self.inputs for leaf in outputs(item.node)), default=0)
+        below = [leaf.stage for item in self.inputs for leaf in outputs(item.node)]
+        below += [self.after] if self.after is not None else []
+        level = 1 + max((level_of[stage].level for stage in below), default=0)
         taken = dict(numbers)
         places, observed, follows, seen = [], [], [], []
         for port, item in enumerate(self.inputs):
@@ -273,6 +278,34 @@ def join(
         updating=(updating(left.node), updating(right.node)),
         ansi=draft.ansi,
     )
+
+
+def lookup(draft: Draft, peer: PlannedStage, *, how: str) -> LookupSpec:
+    from holdfast.operators.lookup import LookupSpec
+
+    _refuse_updating(draft, "a lookup")
+    item = draft.inputs[0]
+    held = peer.plan.operator
+    if not isinstance(held, StageSpec):
+        raise PlanError(
+            f"Stage '{peer.plan.name}' cannot be looked into: it holds no single row for a key.",
+            safe="Nothing was started.",
+            todo="Look into a running aggregate (key_by(...).agg(...)); hf.last keeps the newest value of a key.",
+        )
+    if [key.type for key in item.keys] != [key.type for key in held.keys]:
+        raise PlanError(
+            f"The keys of '{draft.name}' and of '{peer.plan.name}' have unlike types: "
+            f"{', '.join(key.type for key in item.keys)} and {', '.join(key.type for key in held.keys)}.",
+            safe="Nothing was started.",
+            todo="Cast before key_by: equal values of unlike types have unlike hashes.",
+        )
+    for name in item.columns:
+        if name not in item.key_names:
+            item.values.add(name, "column")
+    draft.after = peer.node
+    found = peer.plan.build().output_types()[len(held.keys) :]
+    columns = tuple(PlainColumn(name, kind) for name, kind in found)
+    return LookupSpec(item.keys, tuple(item.values.plain), peer.plan.name, columns, how)
 
 
 def top_k(

@@ -154,6 +154,9 @@ class Ring:
                 extra = sorted(map(name, wrong & set(node.leaves)))
                 self.fail(f"The leaf set of {name(own)} lacks {missing} and should not have {extra}.")
 
+        if wrong_entries := self.ring.wrong_entries():
+            self.fail(f"{wrong_entries} places in routing tables hold a dead node, or nobody although there is one.")
+
     def check_storm(self) -> None:
         """What must hold in the storm too: nobody hears or is counted twice."""
         for payload, hearers in self.ring.heard.items():

@@ -23,7 +23,7 @@ from holdfast.overlay.events import (
     Unreached,
     Unsubscribe,
 )
-from holdfast.overlay.ids import BITS, nearer
+from holdfast.overlay.ids import BITS, digit, nearer
 from holdfast.overlay.instructions import (
     Answer,
     Arrived,
@@ -94,13 +94,14 @@ class RingWorld:
         """Everyone alive, in the order of the ring, joined or not."""
         self.delivered: dict[MessageId, list[tuple[int, int, int]]] = {}
         """Message → where it was delivered, for which key, in how many hops."""
-        self.arrived: dict[MessageId, tuple[int, int]] = {}
-        """Message with receipt → where and in how many hops."""
+        self.arrived: dict[MessageId, tuple[int, int, float, Any]] = {}
+        """Message with receipt → where, in how many hops, when its sender knew, and its payload."""
         self.heard: defaultdict[Any, list[int]] = defaultdict(list)
         """Publication → the members that heard it."""
         self.gathered: dict[Any, Gathered] = {}
         """Question → what came of it."""
-        self.joined = 0
+        self.astray = 0
+        """Deliveries at another node than the nearest that was alive at that moment."""
         self.lost = 0
         self._make = make
         self._incarnations: dict[int, int] = {}
@@ -160,16 +161,15 @@ class RingWorld:
             self.note(host.id, text(one))
         if kind is Deliver:
             self.delivered.setdefault(one.id, []).append((host.id, one.key, one.hops))
+            self.astray += self.nearest(one.key) != host.id
         elif kind is Arrived:
-            self.arrived[one.id] = one.at, one.hops
+            self.arrived[one.id] = one.at, one.hops, self.world.now, one.payload
         elif kind is Hear:
             self.heard[one.payload].append(host.id)
         elif kind is Answer:
             self.world.at(0.001, self._answer, host, one.id)
         elif kind is Gathered:
             self.gathered[one.question] = one
-        elif kind is Joined:
-            self.joined += 1
         elif kind is NeedContact:
             others = self.members()
             if others:
@@ -177,7 +177,7 @@ class RingWorld:
         elif kind is Lost:
             self.lost += 1
         else:
-            assert kind is Found, f"an unknown instruction: {one}"
+            assert kind in (Found, Joined), f"an unknown instruction: {one}"
 
     def _answer(self, host: RingHost, id_: MessageId) -> None:
         """Everybody's answer is its own id: what is gathered shows who was counted, and how often."""
@@ -217,6 +217,28 @@ class RingWorld:
         if count - 1 <= 2 * half:
             return set(self.ids) - {own}
         return {self.ids[(place + step) % count] for step in range(-half, half + 1) if step}
+
+    def wrong_leaves(self) -> int:
+        """Nodes whose leaf set is not what it should be."""
+        return sum(set(self.host(own).node.leaves) != self.true_leaves(own) for own in self.ids)
+
+    def wrong_entries(self) -> int:
+        """Places in routing tables that are empty although somebody lives who belongs there, or hold a dead node."""
+        bits = self.settings.bits
+        depth = max(self.host(own).node.view.table.depth for own in self.ids)
+        living = [{own >> (BITS - bits * (row + 1)) for own in self.ids} for row in range(depth)]
+        wrong = 0
+        for own in self.ids:
+            table = self.host(own).node.view.table
+            wrong += sum(peer not in self.network.hosts for peer in table.peers)
+            for row in range(depth):
+                prefix = own >> (BITS - bits * row) << bits
+                own_digit = digit(own, row, bits)
+                places = {
+                    column for column in range(1 << bits) if column != own_digit and prefix | column in living[row]
+                }
+                wrong += len(places) - len(table.row(row))
+        return wrong
 
     def due_hops(self, key: int) -> int:
         """How many hops a route to a key may take with full tables, for any ids, settings and number of nodes.

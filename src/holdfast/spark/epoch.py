@@ -102,8 +102,8 @@ class EpochJobs:
     def intake(self, batch: DataFrame | None, fence: Fence, level: int) -> list[Tag]:
         """Take in the rows of a level. Without a ``batch`` it is a tick: sources have no rows in it."""
         began = time.perf_counter()
-        if batch is None and level == 1:
-            return []
+        if (batch is None and level == 1) or not self.plan.intake(level):
+            return []  # a tick has no rows of sources; a stage that only looks into others has none of stages
         session = self._session(batch)
         session.conf.set("spark.sql.adaptive.enabled", "false")
         session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(ARROW_BATCH_ROWS))

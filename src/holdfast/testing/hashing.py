@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ _MASK = (1 << 64) - 1
 _P1, _P2, _P3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 _P4, _P5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
 _LONG_DIGITS = 18
+_EXACT = Context(prec=76)
 
 
 def xxhash64(columns: Sequence[pa.Array], kinds: Sequence[str]) -> npt.NDArray[np.int64]:
@@ -50,7 +51,7 @@ def _hashable(column: pa.Array) -> Iterator[np.unsignedinteger[Any] | bytes | No
 
 
 def _of_decimal(value: Decimal, precision: int, scale: int) -> np.uint64 | bytes:
-    unscaled = int(value.scaleb(scale))
+    unscaled = int(value.scaleb(scale, _EXACT))
     if precision <= _LONG_DIGITS:
         return np.int64(unscaled).view(np.uint64)
     magnitude = unscaled if unscaled >= 0 else -unscaled - 1
