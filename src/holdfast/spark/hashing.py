@@ -38,7 +38,7 @@ def xxhash64(columns: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
     """The hash of each row over these columns, as ``pyspark.sql.functions.xxhash64`` gives it."""
     hashes: Words = np.full(len(columns[0]), SEED, np.uint64)
     for column in columns:
-        values = _values(column)
+        values = values_of(column)
         hashed = _hash_int(values, hashes) if values.dtype == np.uint32 else _hash_long(values, hashes)
         if column.null_count:
             hashed = np.where(np.asarray(column.is_null()), hashes, hashed)
@@ -46,7 +46,7 @@ def xxhash64(columns: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
     return hashes.view(np.int64)
 
 
-def _values(column: pa.Array) -> Bits:
+def values_of(column: pa.Array) -> Bits:
     """The bits that are hashed: 32 of them for types up to an int's width, else 64."""
     kind = column.type
     if pa.types.is_boolean(kind):

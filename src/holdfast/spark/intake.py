@@ -77,7 +77,7 @@ class Intake:
 
         context = TaskContext.get()
         assert context is not None, "intake runs inside a Spark task"
-        task = _Task(self, context.partitionId(), context.taskAttemptId())
+        task = IntakeTask(self, context.partitionId(), context.taskAttemptId())
         try:
             tag, rows = task.run(iter(batches))
         except HoldfastError as error:
@@ -86,7 +86,7 @@ class Intake:
             yield pa.record_batch([pa.array([json.dumps(tag)]), pa.array([rows], pa.binary())], names=["tag", "rows"])
 
 
-class _Task:
+class IntakeTask:
     def __init__(self, intake: Intake, partition: int, attempt: int) -> None:
         self._intake = intake
         self._partition = partition

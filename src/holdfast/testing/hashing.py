@@ -45,7 +45,7 @@ def _hashable(column: pa.Array) -> Iterator[np.unsignedinteger[Any] | bytes | No
     elif pa.types.is_string(kind) or pa.types.is_binary(kind):
         yield from column.cast(pa.binary()).to_pylist()
     else:
-        bits = hashing._values(column)
+        bits = hashing.values_of(column)
         for at, missing in enumerate(column.is_null().to_pylist()):
             yield None if missing else bits[at]
 

@@ -12,7 +12,7 @@ from holdfast.log.records import Fence, SegmentRef
 from holdfast.log.store import Store
 from holdfast.plan.compile import LEAF, StageInput
 from holdfast.plan.graph import Node, evaluate
-from holdfast.spark.intake import EventTime, Intake, _Task
+from holdfast.spark.intake import EventTime, Intake, IntakeTask
 from holdfast.testing.frame import MemoryFrame
 from holdfast.testing.hashing import xxhash64
 
@@ -43,7 +43,7 @@ def take_in(
         times=tuple(_time(item, clock) for item in inputs),
         inline_bytes=_IN_PREPARE,
     )
-    tag, rows = _Task(intake, partition=0, attempt=0).run(_tagged(batches))
+    tag, rows = IntakeTask(intake, partition=0, attempt=0).run(_tagged(batches))
     if tag is None:
         return Taken()
     assert rows is not None, "rows of a test go into the prepare"
