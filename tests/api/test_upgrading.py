@@ -34,6 +34,7 @@ from holdfast.log.pack import PackWriter, pack_name
 from holdfast.log.records import Commit, Fence, JobFile, Manifest, Prepare, SegmentRef
 from holdfast.log.segment import SegmentWriter, segment_name
 from holdfast.log.store import Store
+from holdfast.operators.lookup import LookupSpec
 from holdfast.operators.process import ProcessSpec
 from holdfast.operators.spec import AggregateSpec, Column, StageSpec
 from holdfast.operators.window import WindowSpec
@@ -284,6 +285,19 @@ def test_stages_come_and_go_and_may_stand_elsewhere_in_the_log(shop: Shop) -> No
     shop.epochs(1, inputs=2)
     assert shop.read(new, "counts") == oracle(shop.rows, {"n": 0})
     assert shop.read(new, "young") == oracle({4: shop.rows[4]}, {"n": 3, "total": 3})
+
+
+def test_a_stage_that_looks_into_one_that_goes(shop: Shop) -> None:
+    """What goes is still needed to replay what stays."""
+    found = (Column("n", "bigint"), Column("total", "bigint"))
+    looking = StagePlan("looking", 2, (InputPlan(1, 0),), LookupSpec(KEYS, VALUES, "counts", found))
+    other = stage("young", StageSpec(KEYS, (N,)))
+    again = replace(looking, operator=LookupSpec(KEYS, VALUES, "young", (Column("n", "bigint"),)))
+    for epoch in (1, 2):
+        shop.epochs(1)
+        shop.ledger.put_prepare(Prepare(Fence(1, epoch, 1), 2, "q", epoch - 1, "", (), 0))
+    shop.change([OLD, looking], [other, again])
+    assert shop.read([other, again], "young") == []
 
 
 def test_a_graph_without_any_stage_of_before(shop: Shop) -> None:

@@ -182,14 +182,20 @@ class Upgrade:
             if manifest is not None and manifest.epoch == fence.epoch:
                 source = _Packed(self._ledger, manifest)
             else:
-                kept = [self._stored[plan.name] for plan in self._asked if plan.name in self._stored]
-                source = _Replayed(self._ledger, self._file, kept, manifest, fence.epoch)
+                source = _Replayed(self._ledger, self._file, self._replayed(), manifest, fence.epoch)
                 stack.callback(source.close)
             nbytes = PackWriter().write(store, name, self._slices(source, fence.epoch))
         faults.place("driver", "after-pack", fence.epoch)
         Pack.open(store, name).verify()
         LOG.info("%s is written and verified: %d slices, %d bytes", name, slices, nbytes)
         return Manifest(fence.epoch, fence, (name,), (0,) * slices, "the driver that changed the graph")
+
+    def _replayed(self) -> list[StagePlan]:
+        """The stages whose state stays, and those that they look into, even if these go."""
+        wanted = [plan.name for plan in self._asked if plan.name in self._stored]
+        for name in wanted:  # grows while it is walked
+            wanted += [peer for peer in self._stored[name].peers if peer not in wanted]
+        return [plan for name, plan in self._stored.items() if name in wanted]
 
     def _slices(self, source: _Packed | _Replayed, epoch: int) -> Iterator[SliceState]:
         """Every table of every slice in the new shape, some slices at a time."""
