@@ -41,7 +41,6 @@ class Drawing(ABC):
         self._sources: list[Source] = []
         self._stages: list[PlannedStage] = []
         self._sinks: list[Sink] = []
-        self._expected_slices = 128
 
     @abstractmethod
     def plan(self) -> Plan:

@@ -123,7 +123,7 @@ class KeyedStream:
         bloom = None if error is None or expected is None else (expected, error)
         draft = self._draft(lateness=lateness, ahead=ahead)
         bound = None if within is None else span(within)
-        spec = drafts.distinct(draft, on=on, within=bound, bloom=bloom, slices=self._job._expected_slices)
+        spec = drafts.distinct(draft, on=on, within=bound, bloom=bloom)
         return self._job._add_stage(draft, spec, "distinct", updating=False)
 
     def top_k(self, k: int, by: Order | Sequence[Order], *, ties: str = "cut", rank: str = "rank") -> StageStream:
@@ -202,6 +202,8 @@ class WindowedStream:
         window = self._window
         if window.kind == "rows" and self._on is not None:
             raise PlanError("A window of rows has no event time.", todo="Leave 'on' out.")
+        if window.kind == "session" and self._early:
+            raise PlanError("A session has no early results.", todo="Use mode='update': its results as they change.")
         if self._mode not in ("append", "update"):
             raise PlanError(f"A window has no mode '{self._mode}'.", todo="Use 'append' or 'update'.")
         draft = self._keyed._draft(ahead=self._ahead)

@@ -53,7 +53,9 @@ def start(job: Job, plan: JobPlan, options: Options) -> Run:
         store = Store(job.store, creator=hadoop_creator(spark, job.store))
     store.probe()
     ledger = Ledger(store, SECTION)
-    file = _job_file(job, plan, ledger, options)
+    slices = _slices(job, ledger, options)
+    plan = plan.sized(slices)
+    file = _job_file(job, plan, ledger, slices)
     graph = ledger.graph()
     upgrade = upgrading.look(ledger, file, plan)
     sinks = {sink.name: _open(job, file, sink) for sink in plan.sinks}
@@ -123,11 +125,14 @@ def start(job: Job, plan: JobPlan, options: Options) -> Run:
     return run
 
 
-def _job_file(job: Job, plan: JobPlan, ledger: Ledger, options: Options) -> JobFile:
-    slices = options.slices
-    if slices == "auto":
-        known = ledger.find_job()  # the number is for life
-        slices = known.slices if known else slices_auto([job.spark.sparkContext.defaultParallelism])
+def _slices(job: Job, ledger: Ledger, options: Options) -> int:
+    if options.slices != "auto":
+        return options.slices
+    known = ledger.find_job()  # the number is for life
+    return known.slices if known else slices_auto([job.spark.sparkContext.defaultParallelism])
+
+
+def _job_file(job: Job, plan: JobPlan, ledger: Ledger, slices: int) -> JobFile:
     wanted = JobFile(
         uuid.uuid4().hex,
         job.name,

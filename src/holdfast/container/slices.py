@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from holdfast.errors import EpochGone
+from holdfast.errors import EpochGone, FunctionError
 from holdfast.log.records import Prepare
 from holdfast.operators.build import Operator
 from holdfast.plan.stage import StagePlan
@@ -48,7 +48,10 @@ class HostedStage:
         time = EpochTime(
             prepare.watermark_before.get(name, NEVER), prepare.watermark_after.get(name, NEVER), 1000 * prepare.clock
         )
-        state.apply(prepare.fence.epoch, *rows, time=time, peers=peers)
+        try:
+            state.apply(prepare.fence.epoch, *rows, time=time, peers=peers)
+        except FunctionError as error:  # an operator does not know its stage
+            raise FunctionError(f"Stage '{name}': {error.what}", safe=error.safe, todo=error.todo) from error
 
 
 def table_name(stage: str, table: int) -> str:

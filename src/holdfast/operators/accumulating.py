@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from holdfast.errors import PlanError
 from holdfast.operators.accumulator import Accumulator, Input
 from holdfast.operators.aggregate import _accumulator
 from holdfast.operators.keyed import Fields
@@ -91,6 +92,13 @@ def accumulators(
     aggregates: Sequence[AggregateSpec], inputs: Inputs, first: int, *, updating: bool, ansi: bool
 ) -> Accumulators:
     """The accumulators of a stage, or the refusal that names the aggregate there cannot be."""
+    for one in aggregates:
+        if one.function == "count_distinct":
+            raise PlanError(
+                f"'{one.name}' counts distinct values exactly, which windows cannot.",
+                safe="nothing was started or written.",
+                todo="use approx_distinct, or make the window part of the key: key_by(F.window(…).start, …).agg(…)",
+            )
     stage = StageSpec((), tuple(aggregates), updating, ansi)
     members = [_accumulator(one, stage) for one in aggregates]
     return Accumulators(members, [[inputs.number(one) for one in member.inputs] for member in members], first)

@@ -4,9 +4,9 @@ Each input has a table of the rows that may still find a partner, under (key, ti
 as the span of times a row can match, so that a probe looks into two of them at most. In an epoch the left rows meet the
 right ones of the epochs before, and then the right rows meet all left ones: every pair is found once.
 
-The order of what is put out: first for the left, then for the right rows of the epoch those whose key is null (outer
-joins), pairs that are taken back, new pairs, by the row that came and then by bucket and number of the row it met; at
-last the rows that go unmatched, left before right, in slot order.
+The order of what is put out: pairs that are taken back, for the left and then for the right rows of the epoch; for the
+left and then for the right rows those whose key is null (outer joins) and new pairs, by the row that came and then by
+bucket and number of the row it met; at last the rows that go unmatched, left before right, in slot order.
 
 Equal rows with +1 and -1 in one epoch cancel out before they are looked at. What the watermark has let go is final: a
 -1 for a row that is not held any more is counted as late.
@@ -137,11 +137,11 @@ class JoinOperator(KeyedOperator):
         refuse_doubles([name for name, _ in self.outputs[MAIN]])
 
     def apply(self, work: Work, *inputs: Rows | None) -> None:
-        came = False
-        for side, rows in zip(self._sides, inputs, strict=True):
-            if rows is not None and len(rows):
-                self._take(work, side, rows)
-                came = True
+        came = [(side, rows) for side, rows in zip(self._sides, inputs, strict=True) if rows is not None and len(rows)]
+        # What goes, goes on both sides before anything comes: a new row never meets one that leaves.
+        fits = [self._settled(work, side, rows) for side, rows in came]
+        for (side, rows), fit in zip(came, fits, strict=True):
+            self._take(work, side, rows, fit)
         if came or work.time.watermark > work.time.late:
             for side in self._sides:
                 self._expire(work, side)
@@ -157,15 +157,18 @@ class JoinOperator(KeyedOperator):
 
     # -- an epoch
 
-    def _take(self, work: Work, side: _Side, rows: Rows) -> None:
-        """The rows of one input meet what is held of the other, and are held themselves."""
+    def _settled(self, work: Work, side: _Side, rows: Rows) -> Array:
+        """Which rows of one input come; those that go are gone after this."""
         fit = np.ones(len(rows), bool)
         times = None if side.time is None else rows.values[side.time]
         if times is not None and len(times.valid):
             fit = times.valid != 0
             work.count("null time", len(rows) - int(np.count_nonzero(fit)))
-        if self.spec.updating[side.number]:
-            fit = self._settle(work, side, rows, fit)
+        return self._settle(work, side, rows, fit) if self.spec.updating[side.number] else fit
+
+    def _take(self, work: Work, side: _Side, rows: Rows, fit: Array) -> None:
+        """The rows of one input meet what is held of the other, and are held themselves."""
+        times = None if side.time is None else rows.values[side.time]
         if times is not None:
             late = fit & (times.values < work.time.late)
             work.count("late", int(np.count_nonzero(late)))

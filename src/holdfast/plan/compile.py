@@ -9,8 +9,8 @@ their stage is on; rows of stages at the level of the stage they go to.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from holdfast.errors import PlanError
 from holdfast.operators.build import kind_of
+from holdfast.operators.distinct import DistinctSpec
 from holdfast.operators.spec import Column as PlainColumn
 from holdfast.operators.spec import StageSpec
 from holdfast.plan.data import to_plain
@@ -111,6 +112,10 @@ class Plan:
     def stage(self, name: str) -> PlannedStage:
         return next(stage for stage in self.planned if stage.plan.name == name)
 
+    def sized(self, slices: int) -> Self:
+        """The same plan for so many slices: a Bloom filter is as large as a slice's share of the keys asks for."""
+        return replace(self, planned=tuple(_sized(stage, slices) for stage in self.planned))
+
     def intake(self, level: int) -> list[StageInput]:
         """The inputs whose rows are taken in at that level, in the order of their numbers."""
         found = [item for stage in self.planned for item in stage.inputs if item.place.level == level]
@@ -167,6 +172,14 @@ class JobPlan(Plan):
 
     def sink_rows(self, sink: Sink, rows: Callable[[Output], DataFrame]) -> DataFrame:
         return evaluate(sink.node, {leaf: rows(leaf) for leaf in outputs(sink.node)})
+
+
+def _sized(stage: PlannedStage, slices: int) -> PlannedStage:
+    spec = stage.plan.operator
+    if not isinstance(spec, DistinctSpec) or spec.bloom is None:
+        return stage
+    plan = replace(stage.plan, operator=replace(spec, slices=slices))
+    return replace(stage, plan=plan, inputs=tuple(replace(item, plan=plan) for item in stage.inputs))
 
 
 def _described(plan: StagePlan) -> dict[str, Any]:

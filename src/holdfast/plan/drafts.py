@@ -338,9 +338,7 @@ def top_k(
     )
 
 
-def distinct(
-    draft: Draft, *, on: Given | None, within: int | None, bloom: tuple[int, float] | None, slices: int
-) -> DistinctSpec:
+def distinct(draft: Draft, *, on: Given | None, within: int | None, bloom: tuple[int, float] | None) -> DistinctSpec:
     from holdfast.operators.distinct import DistinctSpec
 
     _refuse_updating(draft, "distinct")
@@ -349,7 +347,7 @@ def distinct(
     for name in item.columns:
         if name not in item.key_names:
             item.values.add(name, "column")
-    return DistinctSpec(item.keys, tuple(item.values.plain), time, within, bloom, slices)
+    return DistinctSpec(item.keys, tuple(item.values.plain), time, within, bloom)
 
 
 def process(

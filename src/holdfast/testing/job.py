@@ -32,7 +32,7 @@ class Job(Drawing):
         """Begin with no state, at that time of the epoch clock, which only ``run.advance`` moves."""
         if not 1 <= slices <= 256:
             raise PlanError(f"A test cannot have {slices} slices.", todo="Choose 1 to 256; a few show all there is.")
-        return Run(self, self.plan(), slices, at(clock))
+        return Run(self, self.plan().sized(slices), slices, at(clock))
 
     def plan(self) -> Plan:
         return Plan(*self._drawn())
