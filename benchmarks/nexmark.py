@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 from common import CORES, DATA, choose, measure_apart, median, parser, report, scratch, session, table
-from kit.nexmark import checking, generator, spark_queries
+from nexmark_kit import checking, generator, spark_queries
 from pyspark.sql import SparkSession
 
 # Thousand events a second and core, as the Nexmark project for Flink publishes them.
@@ -35,7 +35,7 @@ def data(events: int, files: int) -> Path:
 
 
 def holdfast(spark: SparkSession, query: str, folder: Path, files: int, *, checked: bool) -> float:
-    from kit.nexmark.queries import QUERIES
+    from nexmark_kit.queries import QUERIES
 
     import holdfast as hf
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
-from kit.nexmark import generator, oracle
-from kit.nexmark.generator import Events, events
+from nexmark_kit import generator, oracle
+from nexmark_kit.generator import Events, events
 
 COUNT, SLOW = 20_000, 200  # at 200 events a second sessions end and many windows close
 START = datetime(2024, 5, 1, tzinfo=UTC)

@@ -15,7 +15,7 @@ from pyspark.sql import functions as fn
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
-from kit.nexmark import generator, oracle, spark_queries
+from nexmark_kit import generator, oracle, spark_queries
 
 pytestmark = pytest.mark.spark
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from kit.nexmark import oracle
+from nexmark_kit import oracle
 
 LATENESS = timedelta(seconds=4)
 

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.streaming.query import StreamingQuery
 
-from kit.nexmark.generator import AUCTION, BID, PERSON
+from nexmark_kit.generator import AUCTION, BID, PERSON
 
 Streams = Mapping[str, DataFrame]
 Built = tuple[DataFrame, str]

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kit.nexmark.draws import Draw, Longs, draw, high, joined, lengths, low, padding, picked, pieces, unit, words
+from nexmark_kit.draws import Draw, Longs, draw, high, joined, lengths, low, padding, picked, pieces, unit, words
 
 PERSONS, AUCTIONS, BIDS = 1, 3, 46  # of every ROUND events, in this order
 ROUND = PERSONS + AUCTIONS + BIDS

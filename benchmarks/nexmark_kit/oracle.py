@@ -17,7 +17,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from kit.nexmark.generator import Events
+from nexmark_kit.generator import Events
 
 _TIMES = {"persons": ["dateTime"], "auctions": ["dateTime", "expires"], "bids": ["dateTime"]}
 _SINGULAR = {"persons": "person", "auctions": "auction", "bids": "bid"}
