@@ -187,7 +187,7 @@ def test_help_lists_every_command() -> None:
         shown = dev(ROOT, *arguments)
         assert shown.returncode == 0
         assert [line.split()[1] for line in shown.stdout.splitlines()] == [
-            *("demo", "test", "bench", "cluster", "docs", "shell", "help")
+            *("demo", "test", "bench", "cluster", "sim", "docs", "shell", "help")
         ]
 
 

@@ -44,5 +44,7 @@ def test_it_agrees_with_a_dictionary_of_places(
     for row in range(table.depth + 1):
         assert set(table.row(row)) == {one for (in_row, _), one in model.items() if in_row == row}
         assert set(table.rows_from(row)) == {one for (in_row, _), one in model.items() if in_row >= row}
+    gaps = [row for row in range(table.depth) if len(table.row(row)) < (1 << size) - 1]
+    assert table.first_gap() == (gaps[0] if gaps else None)
     if key != owner:
         assert table.towards(key) == model.get(place(owner, key, size))

@@ -185,11 +185,16 @@ class Membership:
             self._core.send(peer, Leaves(leaves.all()))
 
     def _ask_row(self) -> None:
-        """Who shares as many digits has the same row, filled by other chances. Row after row, each time another."""
+        """Who shares as many digits has the same row, filled by other chances: one row after the other, each time
+        another node, and every other time the first row with a gap."""
         table = self._view.table
         if not table.depth:
             return
-        turn, row = divmod(self._asks, table.depth)
+        asks, odd = divmod(self._asks, 2)
+        turn, row = divmod(asks, table.depth)
+        gap = table.first_gap()
+        if odd and gap is not None:
+            turn, row = asks, gap
         self._asks += 1
         peers = table.rows_from(row)
         if peers:

@@ -60,6 +60,10 @@ class RoutingTable:
         """Everyone who shares at least so many digits with the owner."""
         return [peer for row in self._rows[number:] for peer in row if peer is not None]
 
+    def first_gap(self) -> int | None:
+        """The first row with an empty place besides the owner's own: the one where a gap costs routes most."""
+        return next((number for number, row in enumerate(self._rows) if row.count(None) > 1), None)
+
     @property
     def depth(self) -> int:
         """Rows with somebody in them, or with such a row below."""

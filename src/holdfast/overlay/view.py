@@ -46,7 +46,8 @@ class View:
         for peer in peers:
             if peer in members or peer in lost or peer == self._core.id:
                 continue
-            table.add(peer)
+            if peer not in table.peers:
+                table.add(peer)
             if leaves.wants(peer):
                 ask.append(peer)
         return ask
