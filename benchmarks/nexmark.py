@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from common import CORES, DATA, choose, measure_apart, median, parser, report, scratch, session, table
+from common import CORES, DATA, choose, console, measure_apart, median, parser, report, scratch, session, table
 from nexmark_kit import checking, generator, spark_queries
 from pyspark.sql import SparkSession
 
@@ -114,6 +114,8 @@ def main() -> None:
             seconds = median(measure_apart(f"{contestant}:{query}")["seconds"])
             rates[contestant] = options.events / seconds / CORES
         ours, theirs, published = rates["holdfast"], rates["spark"], FLINK[query] * 1000
+        said = ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items() if rate)
+        console.print(f"{query}: {said} events a second and core; flink {published:,.0f}")
         queries[query] = {"events_s_core": ours, "spark": theirs, "flink": published}
         shown.add_row(
             query,

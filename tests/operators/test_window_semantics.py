@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -273,3 +274,11 @@ def test_panes_that_leave_in_an_epoch_where_none_enters_come_back_when_it_is_und
     state.undo()
     assert [bits(state.delta(0, 1, table=table)) for table in (0, 1)] == before
     assert step(operator, state, [], late=2, watermark=3) == expected == [(1, 0, 3, 2, 12)]
+
+
+def test_windows_refuse_exact_distinct_counts() -> None:
+    """What they would need to know, the values behind each pane, is not theirs."""
+    for made, asked in ((WindowOperator, spec(10, 10)), (SessionOperator, sessions(5))):
+        wanted = replace(asked, aggregates=aggregates((("count_distinct", "v0", "bigint"),)))
+        with pytest.raises(PlanError, match="counts distinct values exactly"):
+            made(wanted)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from holdfast.errors import PlanError
 from holdfast.operators.accumulator import Accumulator, Input
-from holdfast.operators.aggregate import _accumulator
+from holdfast.operators.aggregate import accumulator_of
 from holdfast.operators.keyed import Fields
 from holdfast.operators.spec import AggregateSpec, StageSpec
 from holdfast.state.columns import Arena, Array, ColumnSpec, Ints
@@ -100,7 +100,7 @@ def accumulators(
                 todo="use approx_distinct, or make the window part of the key: key_by(F.window(…).start, …).agg(…)",
             )
     stage = StageSpec((), tuple(aggregates), updating, ansi)
-    members = [_accumulator(one, stage) for one in aggregates]
+    members = [accumulator_of(one, stage) for one in aggregates]
     return Accumulators(members, [[inputs.number(one) for one in member.inputs] for member in members], first)
 
 

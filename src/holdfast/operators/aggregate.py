@@ -61,7 +61,7 @@ class AggregateOperator:
         self.spec = spec
         self._key_types = tuple(required(key.type, f"key '{key.name}'") for key in spec.keys)
         self._codec = KeyCodec(self._key_types)
-        self._accumulators = tuple(_accumulator(aggregate, spec) for aggregate in spec.aggregates)
+        self._accumulators = tuple(accumulator_of(aggregate, spec) for aggregate in spec.aggregates)
         # Where rows may be taken back, a column ahead of all others counts the rows a key has.
         hidden = (INT,) if spec.updating_input else ()
         columns = [*hidden]
@@ -197,7 +197,7 @@ class AggregateOperator:
         return pa.RecordBatch.from_arrays(arrays, schema=self.output_schema)
 
 
-def _accumulator(spec: AggregateSpec, stage: StageSpec) -> Accumulator:
+def accumulator_of(spec: AggregateSpec, stage: StageSpec) -> Accumulator:
     """The accumulator of one aggregate, or the reason why there is none."""
     what = f"{spec.function} '{spec.name}'"
     if spec.function == "count":

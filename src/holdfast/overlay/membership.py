@@ -16,9 +16,12 @@ from holdfast.overlay.instructions import Beat, Found, Joined, Lost, NeedContact
 from holdfast.overlay.messages import AskRow, Hello, Here, Leaves, Leaving, Rows, Seek, Welcome
 from holdfast.overlay.view import View
 
+EAGER = 4
+"""So many ticks after a change of the table another row is asked for at each tick."""
+
 
 class Membership:
-    __slots__ = ("_asked", "_asks", "_contacts", "_core", "_known", "_told", "_unchecked", "_view")
+    __slots__ = ("_asked", "_asks", "_contacts", "_core", "_eager", "_known", "_told", "_unchecked", "_view")
 
     def __init__(self, core: Core, view: View) -> None:
         self._core = core
@@ -32,6 +35,8 @@ class Membership:
         self._unchecked: list[int] = []
         self._known = 0
         """How many the table held at the last tick."""
+        self._eager = 0
+        """Ticks for which rows are asked for at every one of them."""
 
     # ------------------------------------------------------------------------------------- coming and going
 
@@ -164,10 +169,12 @@ class Membership:
         if view.leaves.version != self._told or core.due(settings.exchange_every):
             self._told = view.leaves.version
             self._exchange()
-        # While the table grows there is more to learn: a ring that was built quickly settles quickly.
-        if len(view.table.peers) > self._known or core.due(settings.row_every):
+        # While the table changes there is more to learn: a ring that grew or shrank quickly settles quickly.
+        if len(view.table.peers) != self._known:
+            self._known, self._eager = len(view.table.peers), EAGER
+        if self._eager or core.due(settings.row_every):
+            self._eager = max(0, self._eager - 1)
             self._ask_row()
-        self._known = len(view.table.peers)
         if core.due(settings.seek_every):
             self._seek()
 

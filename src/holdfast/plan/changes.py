@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast.operators.accumulating import Inputs, accumulators
 from holdfast.operators.accumulator import Accumulator
+from holdfast.operators.aggregate import accumulator_of
 from holdfast.operators.build import Spec, kind_of
 from holdfast.operators.counting import CountDistinct
 from holdfast.operators.distinct import DistinctSpec
@@ -235,8 +235,8 @@ def _takes_back(spec: Spec) -> bool:
 
 
 def _members(spec: Aggregating) -> dict[str, Accumulator]:
-    made = accumulators(spec.aggregates, Inputs(), 0, updating=_takes_back(spec), ansi=spec.ansi)
-    return {member.spec.name: member for member in made.members}
+    stage = StageSpec((), spec.aggregates, _takes_back(spec), spec.ansi)
+    return {one.name: accumulator_of(one, stage) for one in spec.aggregates}
 
 
 def tables_of(spec: Spec) -> dict[str, list[str]] | None:
