@@ -18,8 +18,19 @@ for _folder in ("end_to_end", "container"):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--rounds", type=int, default=2, help="rounds of the randomised drills (default 2)")
+    parser.addoption("--rounds", type=int, default=1, help="rounds of the randomised drills (default 1)")
+    parser.addoption("--heavy", action="store_true", help="also the tests that take a minute each to show one thing")
     parser.addoption("--first-seed", type=int, default=1, help="seed of the first round")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Heavy tests are left out unless asked for: what runs with every change must end within 25 minutes."""
+    if config.getoption("--heavy"):
+        return
+    heavy = [item for item in items if item.get_closest_marker("heavy")]
+    if heavy:
+        config.hook.pytest_deselected(items=heavy)
+        items[:] = [item for item in items if item not in heavy]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -140,7 +140,7 @@ def test_it_runs_as_it_stands(name: str, spark: SparkSession, capsys: pytest.Cap
     assert len(printed.splitlines()) >= 5
 
 
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("seed", [2, pytest.param(3, marks=pytest.mark.heavy)])
 def test_frequent_words(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     from epochs import stream
 
@@ -167,7 +167,7 @@ def test_frequent_words(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     assert all(len(window) == words.LAST for window in last.values()), "no window ever slid"
 
 
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("seed", [2, pytest.param(3, marks=pytest.mark.heavy)])
 def test_similar_tweets(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     from epochs import stream
 
@@ -202,7 +202,7 @@ def test_similar_tweets(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     assert counts["most-similar"] == {"late": late}
 
 
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("seed", [2, pytest.param(3, marks=pytest.mark.heavy)])
 def test_micro_promotion(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     from epochs import stream
 
@@ -227,7 +227,7 @@ def test_micro_promotion(spark: SparkSession, tmp_path: Path, seed: int) -> None
     assert counts["hot"] == {"late": late.as_py()}
 
 
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("seed", [2, pytest.param(3, marks=pytest.mark.heavy)])
 def test_click_fraud(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     from epochs import stream
 
@@ -275,7 +275,7 @@ def test_click_fraud(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     assert counts["paid"]["duplicate"] == dropped > 0
 
 
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("seed", [2, pytest.param(3, marks=pytest.mark.heavy)])
 def test_traffic(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     from epochs import stream
 
@@ -298,7 +298,7 @@ def test_traffic(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     assert counts["speeds"]["late"] > 0
 
 
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("seed", [2, pytest.param(3, marks=pytest.mark.heavy)])
 def test_bargain_index(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     from epochs import stream
 

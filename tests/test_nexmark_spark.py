@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 from nexmark_kit import generator, oracle, spark_queries
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.heavy]
 
 KEYS = {"q9": ("id",), "q15": ("day",), "q19": ("auction", "rank_number")}  # of those in update mode
 

@@ -214,6 +214,7 @@ def test_what_means_something_else_is_refused_and_shown(shop: Shop) -> None:
     assert decided(shop.base) == before
 
 
+@pytest.mark.heavy
 def test_an_epoch_in_flight_is_finished_by_the_job_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
     drill = Drill(tmp_path, files=3)
     drill.plant("driver@after-prepare@2")

@@ -20,6 +20,7 @@ def cluster() -> Iterator[str]:
         yield made.url
 
 
+@pytest.mark.heavy
 def test_speculation(tmp_path: Path, cluster: str) -> None:
     """Both attempts of a slow task write a segment; one is named in prepare, the other is garbage."""
     drill = Drill(tmp_path, files=2, config={"slow": str(tmp_path / "faults"), "master": cluster})

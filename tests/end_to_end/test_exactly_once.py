@@ -103,6 +103,7 @@ def test_driver_killed_at_every_place(tmp_path: Path) -> None:
     drill.check()
 
 
+@pytest.mark.heavy
 def test_driver_killed_in_intake(tmp_path: Path) -> None:
     drill = Drill(tmp_path, files=4, config={"strikes": str(tmp_path / "faults")})
     ended = drill.run(strike_driver_at=77)
@@ -145,6 +146,7 @@ def test_random_drill(
     drill.check()
 
 
+@pytest.mark.heavy
 def test_a_plan_that_is_not_deterministic(tmp_path: Path) -> None:
     """Values drawn at random: whatever the log says is the truth, also for an epoch finished by another driver."""
     drill = Drill(tmp_path, files=5, config={"random": True, "preaggregate": False})

@@ -1,14 +1,12 @@
 """Schemas from text ("user string, price decimal(10,2)") without asking Spark, whose own parser lives in the JVM.
 
-Only what a stage can hold is understood: atomic types, by all the names that Spark has for them. Anything richer is
-left to Spark where one runs.
+Only what a stage can hold is understood: atomic types, by all the names that Spark has for them.
 """
 
 from __future__ import annotations
 
 import re
 
-from pyspark import SparkContext
 from pyspark.sql import types as t
 from pyspark.sql.types import DataType, StructField, StructType
 
@@ -58,10 +56,6 @@ def schema_of(ddl: str) -> StructType:
     found = _parsed(ddl)
     if found is not None:
         return found
-    if SparkContext._active_spark_context is not None:
-        schema = StructType.fromDDL(ddl)
-        assert isinstance(schema, StructType)
-        return schema
     raise PlanError(
         f"'{ddl}' is no list of columns of atomic types.",
         safe="Nothing was started.",

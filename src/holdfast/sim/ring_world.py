@@ -244,12 +244,22 @@ class RingWorld:
         """How many hops a route to a key may take with full tables, for any ids, settings and number of nodes.
 
         One for each digit, until so few nodes share the prefix that each of them has the key among its leaves; one
-        more to the end. For evenly spread ids and leaf sets of the usual size this is no more than ``most_hops``.
+        more to the end. If nobody at all shares the prefix, the route goes to the key's neighbours instead, and needs
+        a hop to turn there. For evenly spread ids and usual leaf sets this is mostly no more than ``most_hops``.
         """
-        bits, digits = self.settings.bits, 0
-        while digits < BITS // bits and self._sharing(key, digits) > self.settings.leaves // 2:
+        digits = self._crowded(key)
+        if self._sharing(key, digits):
+            return max(self.most_hops(), digits + 1)
+        place = bisect_left(self.ids, key)
+        beside = (self.ids[place - 1], self.ids[place % len(self.ids)])
+        return max(self.most_hops(), max(digits, *map(self._crowded, beside)) + 2)
+
+    def _crowded(self, key: int) -> int:
+        """Digits after which no more nodes share the prefix with the key than one side of a leaf set holds."""
+        digits = 0
+        while digits < BITS // self.settings.bits and self._sharing(key, digits) > self.settings.leaves // 2:
             digits += 1
-        return max(self.most_hops(), digits + 1)
+        return digits
 
     def _sharing(self, key: int, digits: int) -> int:
         """How many nodes begin with the same digits as the key."""

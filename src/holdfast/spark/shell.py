@@ -124,6 +124,8 @@ class Shell:
 
     def lost(self, container: str, reason: str) -> None:
         self.history.lost(container, reason)
+        with self._changed:
+            self._sizes.pop(container, None)  # its slices will apply the epoch again, and count it, elsewhere
         self.tell(ev.ContainerLost(container, reason))
 
     def offer(self, frame: DataFrame, batch: ev.Batch) -> None:

@@ -385,6 +385,8 @@ class TableSlice:
         snapshot = self._as_of(epoch)
         if mode == "all":
             return self._finished(snapshot, snapshot.slots())
+        if epoch == 0:  # nothing has happened yet
+            return self._signed(self._operator.empty(port), np.empty(0, np.int8), mode)
         if mode == "changed":
             return self._finished(snapshot, snapshot.changed(epoch - 1))
         assert mode == "changelog", f"unknown output mode {mode!r}"
