@@ -2,8 +2,8 @@
 
 The function keeps a count and a sum of each key and puts out one row for each key and batch. Each contestant gets as
 much of the same stream as it needs to run for a while: at Spark's speed a minute is some ten thousand keys. The time
-is from starting the query to its end. Results are compared with a batch query. Bytewax runs one worker in this
-process's Python if it is installed (it is no dependency of Holdfast), and is left out, saying so, if it is not.
+is from starting the query to its end. Results are compared with a batch query. Bytewax (one worker), and protobuf for
+Spark's way, are no dependencies of Holdfast: a contestant that needs what is not installed is left out, saying so.
 """
 
 from __future__ import annotations
@@ -148,7 +148,15 @@ def bytewax(folder: Path, memory: str) -> tuple[float, str]:
     return seconds, fingerprint((int(k), n, total) for k, (n, total) in dict(out).items())
 
 
+NEEDS = {"spark": "google.protobuf.descriptor", "bytewax": "bytewax"}
 CONTESTANTS = {"holdfast": holdfast, "spark": spark_process, "bytewax": bytewax}
+
+
+def installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # not even the package it is in
+        return False
 
 
 def main() -> None:
@@ -167,18 +175,20 @@ def main() -> None:
         return
     DATA.mkdir(exist_ok=True)
     rates: dict[str, float] = {}
+    missing: list[str] = []
     shown = table(
         "A count and a sum of every key in a Python function", "contestant", "rows", "rows/s", "keys/s", "holdfast is"
     )
     for name in options.contestants:
-        if name == "bytewax" and importlib.util.find_spec("bytewax") is None:
-            shown.caption = "Bytewax is not installed (pip install bytewax): not measured."
+        if (needed := NEEDS.get(name)) and not installed(needed):
+            missing.append(f"{name} needs the package {needed}, which is not installed: not measured")
             continue
         data(sizes[name], options.files)
         found = measure_apart(name)
         rates[name] = found["keys"] / found["seconds"]
         times = f"{rates['holdfast'] / rates[name]:.1f}×" if "holdfast" in rates else "–"
         shown.add_row(name, f"{sizes[name]:,}", f"{sizes[name] / found['seconds']:,.0f}", f"{rates[name]:,.0f}", times)
+    shown.caption = "; ".join(missing) or None
     ours = rates.get("holdfast")
     report(
         shown,
