@@ -185,11 +185,7 @@ def test_sliding_windows_and_their_late_rows(
         windows=found["windows"],
     )
     (stage,) = bench.status.stages
-    assert found["late"].num_rows > 0
-    if during is None:  # else an epoch that two owners applied, one after the other or in dual mode, counts twice
-        assert stage.counts["late"] == found["late"].num_rows
-    else:
-        assert stage.counts["late"] >= 1
+    assert stage.counts["late"] == found["late"].num_rows > 0
     assert stage.watermark is not None
 
 

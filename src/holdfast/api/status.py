@@ -48,8 +48,7 @@ class StageStatus:
     waits_for: str | None = None
     """The source or stage whose event time holds the watermark back."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Rows since the run began that were late, without a time, doubled and the like. About: while slices move or come
-    back, rows that two containers applied may count twice, or not at all."""
+    """Rows since the run began that were late, without a time, doubled and the like."""
 
     def __str__(self) -> str:
         text = f"{self.name}: {self.keys:,} keys, {self.bytes / 1e6:,.1f} MB"

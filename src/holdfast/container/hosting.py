@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -102,13 +101,11 @@ class HostedJob:
                 faults.place("container", "mid-apply", epoch)
                 self.each(group[len(group) // 2 :], run)
             states = [held.state for held in list(stage.slices.values())]
-            counts: Counter[str] = Counter()
-            for number in todo:
-                counts.update(stage.held(number).state.counts)
+            counted = {number: dict(stage.held(number).state.counts) for number in todo}
             sizes[stage.plan.name] = {
                 "changed": sum(state.changed for state in states),
                 "rows": sum(state.rows for state in states),
-                "counts": dict(counts),
+                "counts": {number: counts for number, counts in counted.items() if counts},
                 "due": min((state.due for state in states if state.due is not None), default=None),
             }
         if prepare.level == self.levels:

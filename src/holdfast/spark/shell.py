@@ -79,6 +79,8 @@ class Shell:
         self._jobs: EpochJobs | None = None
         self._sizes: dict[str, dict[str, Mapping[str, Any]]] = {}  # container → stage → changed, rows, counts
         self.counts: dict[str, Counter[str]] = {}  # stage → late rows and the like, since the run began
+        # Of the epoch in flight, by slice: whoever applies a slice, and however often, counts the same.
+        self._counted: dict[tuple[str, str], Mapping[str, int]] = {}
         self._changed = threading.Condition()
         self._queue: queue.Queue[ev.Event | threading.Event | None] = queue.Queue()
         self._spark: queue.SimpleQueue[do.Instruction] = queue.SimpleQueue()
@@ -124,8 +126,6 @@ class Shell:
 
     def lost(self, container: str, reason: str) -> None:
         self.history.lost(container, reason)
-        with self._changed:
-            self._sizes.pop(container, None)  # its slices will apply the epoch again, and count it, elsewhere
         self.tell(ev.ContainerLost(container, reason))
 
     def offer(self, frame: DataFrame, batch: ev.Batch) -> None:
@@ -455,6 +455,9 @@ class Shell:
                 answer, sizes = performer.apply(instruction, self.machine.committed)
                 with self._changed:
                     self._sizes.setdefault(instruction.container, {}).update(sizes)
+                    for stage, figures in sizes.items():
+                        for slice_, counts in figures["counts"].items():
+                            self._counted[stage, slice_] = counts
                 return answer
             case do.Undo():
                 return performer.undo(instruction)
@@ -506,10 +509,11 @@ class Shell:
         with self._changed:
             due = []
             for sizes in self._sizes.values():
-                for stage, figures in sizes.items():
-                    self.counts.setdefault(stage, Counter()).update(figures.get("counts", {}))
-                    due += [figures["due"]] if figures.get("due") is not None else []
+                due += [figures["due"] for figures in sizes.values() if figures["due"] is not None]
             self.due = min(due, default=None)
+            for (stage, _), counts in self._counted.items():
+                self.counts.setdefault(stage, Counter()).update(counts)
+            self._counted.clear()
             self._sizes.clear()
 
     # --- in Spark's thread --------------------------------------------------------------------------------
