@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import settings
 from pyspark.sql import SparkSession
 
 for _folder in ("end_to_end", "container"):
@@ -21,6 +22,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rounds", type=int, default=1, help="rounds of the randomised drills (default 1)")
     parser.addoption("--heavy", action="store_true", help="also the tests that take a minute each to show one thing")
     parser.addoption("--first-seed", type=int, default=1, help="seed of the first round")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What runs with every change tries the same examples each time; ``--heavy`` looks for new ones."""
+    settings.register_profile("steady", derandomize=True)
+    settings.load_profile("default" if config.getoption("--heavy") else "steady")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

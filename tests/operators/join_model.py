@@ -53,8 +53,10 @@ class Model:
     def apply(self, inputs: Sequence[Sequence[Row] | None], time: EpochTime) -> list[tuple[Any, ...]]:
         """The rows that the epoch puts out, each with its sign at the end."""
         self.counts, out = Counter(), []
-        for side, rows in enumerate(inputs):
-            out += self.take(side, self.net(side, rows or ()), time)
+        net = [self.net(side, rows or ()) for side, rows in enumerate(inputs)]
+        for sign in (-1, 1):  # what goes, goes on both sides before anything comes
+            for side, rows in enumerate(net):
+                out += self.take(side, [row for row in rows if row[0] == sign], time)
         for side, life in enumerate((self.spec.after, self.spec.before)):
             if life is None:
                 continue
@@ -66,7 +68,7 @@ class Model:
         return out
 
     def net(self, side: int, rows: Sequence[Row]) -> list[Row]:
-        """Rows with a time, less those that cancel out; first what is taken back."""
+        """Rows with a time, less those that cancel out."""
         at = self.times[side]
         fit = [row for row in rows if at is None or row[2][at] is not None]
         self.counts["null time"] += len(rows) - len(fit)
