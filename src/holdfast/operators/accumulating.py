@@ -20,11 +20,21 @@ Arenas = Sequence[Arena | None]
 
 
 class Accumulators:
-    """Some aggregates. Their columns stand in a table one after the other, from ``first`` on."""
+    """Some aggregates. Their columns stand in a table one after the other, from ``first`` on.
 
-    def __init__(self, members: Sequence[Accumulator], numbers: Sequence[Sequence[int]], first: int = 0) -> None:
+    ``numbers`` are those of the decoded columns that each takes, ``partials`` those it takes of a partial input.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Accumulator],
+        numbers: Sequence[Sequence[int]],
+        partials: Sequence[Sequence[int]],
+        first: int = 0,
+    ) -> None:
         self.members = tuple(members)
-        self._numbers = [list(one) for one in numbers]  # of the decoded columns that each takes
+        self._numbers = [list(one) for one in numbers]
+        self._partials = [list(one) for one in partials]
         self._ranges: list[slice] = []
         columns: list[ColumnSpec] = []
         for member in self.members:
@@ -34,8 +44,13 @@ class Accumulators:
         self.columns = tuple(columns)
 
     def fold(self, columns: Sequence[Array], arenas: Arenas, slots: Ints, rows: Rows) -> None:
-        for member, own, numbers in zip(self.members, self._ranges, self._numbers, strict=True):
-            member.fold(columns[own], arenas[own], slots, [rows.values[number] for number in numbers], rows.sign)
+        wanted = self._partials if rows.partial else self._numbers
+        for member, own, numbers in zip(self.members, self._ranges, wanted, strict=True):
+            values = [rows.values[number] for number in numbers]
+            if rows.partial:
+                member.merge(columns[own], arenas[own], slots, values)
+            else:
+                member.fold(columns[own], arenas[own], slots, values, rows.sign)
 
     def combine(
         self,
@@ -61,7 +76,8 @@ class Accumulators:
 
     def part(self, numbers: Sequence[int], first: int) -> Accumulators:
         """Some of them, for a table of their own."""
-        return Accumulators([self.members[at] for at in numbers], [self._numbers[at] for at in numbers], first)
+        members, wanted = [self.members[at] for at in numbers], [self._numbers[at] for at in numbers]
+        return Accumulators(members, wanted, [self._partials[at] for at in numbers], first)
 
     def pick(self, columns: Sequence[Array], numbers: Sequence[int]) -> list[Array]:
         """The columns of some of them."""
@@ -80,12 +96,14 @@ class Inputs:
 
     def __init__(self) -> None:
         self.wanted: list[Input] = []
+        self.partial: list[Input] = []
 
-    def number(self, one: Input) -> int:
+    def number(self, one: Input, *, partial: bool = False) -> int:
         """Where the decoded rows have it."""
-        if one not in self.wanted:
-            self.wanted.append(one)
-        return self.wanted.index(one)
+        wanted = self.partial if partial else self.wanted
+        if one not in wanted:
+            wanted.append(one)
+        return wanted.index(one)
 
 
 def accumulators(
@@ -101,7 +119,12 @@ def accumulators(
             )
     stage = StageSpec((), tuple(aggregates), updating, ansi)
     members = [accumulator_of(one, stage) for one in aggregates]
-    return Accumulators(members, [[inputs.number(one) for one in member.inputs] for member in members], first)
+    numbers = [[inputs.number(one) for one in member.inputs] for member in members]
+    partials = []
+    for at, member in enumerate(members):
+        named = [(f"p{at}_{part}", kind) for part, kind in enumerate(member.partials or ())]
+        partials.append([inputs.number((name, kind, kind.kind), partial=True) for name, kind in named])
+    return Accumulators(members, numbers, partials, first)
 
 
 def fresh(specs: Sequence[ColumnSpec], rows: int) -> tuple[list[Array], list[Arena | None]]:
@@ -128,4 +151,4 @@ def take_rows(rows: Rows, at: Array) -> Rows:
         )
         for value in rows.values
     ]
-    return Rows(rows.keys.take(at), values, rows.sign[at] if len(rows.sign) else rows.sign)
+    return Rows(rows.keys.take(at), values, rows.sign[at] if len(rows.sign) else rows.sign, rows.partial)

@@ -16,6 +16,7 @@ from holdfast.operators.session import SessionOperator, SessionSpec
 from holdfast.operators.spec import Column, StageSpec
 from holdfast.operators.top_k import TopKOperator, TopKSpec
 from holdfast.operators.window import WindowOperator, WindowSpec
+from holdfast.operators.window_top_k import WindowTopKOperator, WindowTopKSpec
 from holdfast.state.keys import KeyRows
 from holdfast.state.rows import Rows
 from holdfast.state.slice import MAIN, SliceOperator, SliceState
@@ -54,6 +55,7 @@ _KINDS: Mapping[str, tuple[type[Any], type[Any]]] = {
     "join": (JoinSpec, JoinOperator),
     "lookup": (LookupSpec, LookupOperator),
     "top_k": (TopKSpec, TopKOperator),
+    "window_top_k": (WindowTopKSpec, WindowTopKOperator),
     "distinct": (DistinctSpec, DistinctOperator),
     "process": (ProcessSpec, ProcessOperator),
 }

@@ -179,7 +179,8 @@ class Calls:
             raise FunctionError(
                 f"{self._told(error, at)} {_of_what(given, error)}",
                 safe=_SAFE,
-                todo="correct the function, or let such rows go to an output of their own with errors='dead_letter'.",
+                todo="correct the function and start again: it goes on with this epoch. From then on such rows can go "
+                "to an output of their own (errors='dead_letter').",
             ) from error
         if self.asked:
             self._arrange()

@@ -111,44 +111,58 @@ class SlidingPanes:
         into = work.place(panes.keys(entering).shortened(1), RUNNING)
         running = work.tables[RUNNING]
         live = _living(running)
-        closing = _Closing(self, work, before + every - size, after) if len(entering) or len(live) else None
-        end, at = before + every, 0
-        while closing is not None and end <= after:
-            if not len(live):
-                if at == len(entering):
-                    break
-                end = max(end, self._grid.last_end(int(starts[at])) + every)
-                if end > after:
-                    break
-            stop = int(np.searchsorted(starts, end))
-            if stop > at:
-                self._move(panes, entering[at:stop], running, into[at:stop], 1)
-                live, at = _living(running), stop
+        if not len(entering) and not len(live):
+            return
+        leaving, lefts = living(panes, before + every - size, after + every - size)
+        owners = running.find(panes.keys(leaving).shortened(1))
+        work.touch(np.unique(owners), RUNNING)
+        come, go = _Moving(self, work, entering, starts, into, 1), _Moving(self, work, leaving, lefts, owners, -1)
+        closing = _Closing(self, work, before + every - size, after)
+        end = before + every
+        while len(live) or come.next is not None:
+            if not len(live) and come.next is not None:
+                end = max(end, self._grid.last_end(come.next) + every)
+            if end > after:
+                break
+            if come.move(end):
+                live = _living(running)
             closing.put_out(live, end)
-            for leaving in range(end - size, end - size + every, self._grid.pane):
-                self._take_out(work, live, leaving)
-            has_rows = running.columns[COUNT][live] > 0
-            work.bury(live[~has_rows], RUNNING)
-            live, end = live[has_rows], end + every
-        if closing is not None:
-            closing.emit()
+            if go.move(end - size + every):
+                live = live[running.columns[COUNT][live] > 0]
+            end += every
+        closing.emit()
+        work.bury(leaving, PANES)
+        concerned = np.union1d(into, owners)
+        work.bury(concerned[running.columns[COUNT][concerned] == 0], RUNNING)
 
-    def _move(self, panes: Table, slots: Ints, running: Table, into: Ints, sign: int) -> None:
-        """Panes into running windows, or out of them."""
+
+class _Moving:
+    """Panes on their way into running windows (``sign`` 1) or out of them, in the order of time."""
+
+    def __init__(self, of: SlidingPanes, work: Work, slots: Ints, starts: Ints, into: Ints, sign: int) -> None:
+        panes, self._running = work.tables[PANES], work.tables[RUNNING]
+        self._exact, self._sign = of._exact, sign
+        self._starts, self._into, self._at = starts, into, 0
         counts = panes.columns[COUNT][slots]
-        fold.count(running.columns[COUNT], into, NO_BYTES, counts if sign > 0 else -counts)
-        others = [counts, *(column[slots] for column in self._aggregates.pick(panes.columns, self._exact_numbers))]
-        self._exact.combine(running.columns, running.arenas, into, others, [None] * len(others), sign)
+        self._counts = counts if sign > 0 else -counts
+        self._others = [counts, *(column[slots] for column in of._aggregates.pick(panes.columns, of._exact_numbers))]
 
-    def _take_out(self, work: Work, live: Ints, start: int) -> None:
-        """The panes that start then, out of all running windows, and out of the state."""
-        panes, running = work.tables[PANES], work.tables[RUNNING]
-        slots = panes.find(running.keys(live).extended(np.full(len(live), start)))
-        has = (slots >= 0) & (panes.columns[COUNT][slots] > 0)
-        slots, into = slots[has], live[has]
-        work.touch(into, RUNNING)
-        self._move(panes, slots, running, into, -1)
-        work.bury(slots, PANES)
+    @property
+    def next(self) -> int | None:
+        """The start of the first that has not moved."""
+        return int(self._starts[self._at]) if self._at < len(self._starts) else None
+
+    def move(self, before: int) -> bool:
+        """Those that start before that time; whether there are any."""
+        stop = int(np.searchsorted(self._starts, before))
+        if stop == self._at:
+            return False
+        some, running = slice(self._at, stop), self._running
+        self._at = stop
+        fold.count(running.columns[COUNT], self._into[some], NO_BYTES, self._counts[some])
+        others = [column[some] for column in self._others]
+        self._exact.combine(running.columns, running.arenas, self._into[some], others, [None] * len(others), self._sign)
+        return True
 
 
 class _Closing:

@@ -24,7 +24,7 @@ from holdfast.operators.spec import AggregateSpec, Column
 from holdfast.operators.timed import LATE, TimedInput
 from holdfast.operators.window import TIMESTAMP
 from holdfast.state import arrow, combine, fold
-from holdfast.state.columns import INT, NO_BYTES, NO_INTS, Arena, Array, Ints
+from holdfast.state.columns import INT, NO_BYTES, Arena, Array, Ints
 from holdfast.state.keys import KeyRows
 from holdfast.state.rows import Rows
 from holdfast.state.slice import MAIN, NEVER, Work
@@ -110,8 +110,7 @@ class SessionOperator(KeyedOperator):
         )
 
     def decode(self, batch: pa.RecordBatch, *, port: int = 0, partial: bool = False) -> Rows:
-        assert not partial, "sessions have no partial input"
-        return self._input.decode(batch, self.codec, signed=False)
+        return self._input.decode(batch, self.codec, signed=False, partial=partial)
 
     def due(self, tables: Sequence[Table]) -> int | None:
         """When the first session ends."""
@@ -147,7 +146,7 @@ class SessionOperator(KeyedOperator):
     def _add(self, work: Work, rows: Rows, times: Ints, late: int) -> None:
         owners = work.place(rows.keys, OWNERS)
         old = self._open(work, _distinct(owners, work.tables[OWNERS].rows))
-        groups = self._joined(work, old, owners, times)
+        groups = self._joined(work, old, owners, times, self._input.lasts(rows, times))
         is_late = groups.last + self._reach <= late
         if is_late.any():
             # Late groups end before every open session, so theirs are the lowest numbers of a key.
@@ -173,9 +172,9 @@ class SessionOperator(KeyedOperator):
         assert (slots >= 0).all(), "a key has lost a session"
         return _Old(slots, of, numbers, sessions.columns[FIRST][slots], sessions.columns[LAST][slots])
 
-    def _joined(self, work: Work, old: _Old, owners: Ints, times: Ints) -> _Groups:
-        of, first = np.concatenate([old.owners, owners]), np.concatenate([old.first, times])
-        last = np.concatenate([old.last, times])
+    def _joined(self, work: Work, old: _Old, owners: Ints, firsts: Ints, lasts: Ints) -> _Groups:
+        of, first = np.concatenate([old.owners, owners]), np.concatenate([old.first, firsts])
+        last = np.concatenate([old.last, lasts])
         group, owner, begins, ends, number = (np.empty(len(of), np.int64) for _ in range(5))
         latest = np.zeros(work.tables[OWNERS].rows, np.int64)
         order = np.argsort(first, kind="stable")
@@ -191,7 +190,7 @@ class SessionOperator(KeyedOperator):
         grew = np.zeros(len(groups.owner), bool)
         grew[of_row] = True
         if self.spec.mode == "update":
-            self._emit(work, old.slots[grew[groups.of_old]], -1)
+            work.take_back(self.finish, old.slots[grew[groups.of_old]], SESSIONS)
         # A session that nothing happened to stays where it is, unless those before it have become more or less.
         moved = np.zeros(len(groups.owner), bool)
         moved[groups.of_old] = old.numbers != groups.number[groups.of_old]
@@ -204,7 +203,7 @@ class SessionOperator(KeyedOperator):
         work.bury(old.slots[old.numbers >= count[old.owners]], SESSIONS)
         owners.columns[OPEN][groups.owner] = count[groups.owner]
         if self.spec.mode == "update":
-            self._emit(work, slots[grew[write]], 1)
+            self._emit(work, slots[grew[write]])
 
     def _combined(
         self, sessions: Table, rows: Rows, of_row: Ints, old: _Old, groups: _Groups
@@ -216,7 +215,7 @@ class SessionOperator(KeyedOperator):
         others = [column[slots] for column in sessions.columns]
         fold.count(columns[COUNT], into, NO_BYTES, others[COUNT])
         self._aggregates.combine(columns, arenas, into, others, sessions.arenas)
-        fold.count(columns[COUNT], of_row, NO_BYTES, NO_INTS)
+        fold.count(columns[COUNT], of_row, NO_BYTES, rows.sign)
         self._aggregates.fold(columns, arenas, of_row, rows)
         return columns, arenas
 
@@ -231,7 +230,7 @@ class SessionOperator(KeyedOperator):
             return
         ended = ended[np.argsort(lasts[ended], kind="stable")]
         if self.spec.mode == "append":
-            self._emit(work, ended, 1)
+            self._emit(work, ended)
         keys, count = np.unique(owners.find(sessions.keys(ended).shortened(1)), return_counts=True)
         work.bury(ended, SESSIONS)
         work.touch(keys, OWNERS)
@@ -239,11 +238,12 @@ class SessionOperator(KeyedOperator):
         owners.columns[LOWEST][keys] += count
         work.bury(keys[owners.columns[OPEN][keys] == 0], OWNERS)
 
-    def _emit(self, work: Work, slots: Ints, sign: int) -> None:
+    def _emit(self, work: Work, slots: Ints) -> None:
         if len(slots):
             sessions = work.tables[SESSIONS]
-            rows = self.finish(sessions.keys(slots), [column[slots] for column in sessions.columns], sessions.arenas)
-            work.emit(rows, np.full(len(slots), sign, np.int8))
+            work.emit(
+                self.finish(sessions.keys(slots), [column[slots] for column in sessions.columns], sessions.arenas)
+            )
 
 
 def _distinct(slots: Ints, rows: int) -> Ints:

@@ -1,4 +1,9 @@
-"""Rows that have a time: the value columns an operator wants of them, their times, and those that come too late."""
+"""Rows that have a time: the value columns an operator wants of them, their times, and those that come too late.
+
+A row of a partial input stands for several of one key that are certain to share a pane or a session. It has the start
+of that pane, or the time of the first of them, in ``_from``, the time of the last in ``_to``, and how many they are in
+``_n``; its sign is that number.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +25,8 @@ from holdfast.state.slice import Work
 
 LATE = "late"
 """The output for rows that came too late."""
+FROM, TO, MANY = "_from", "_to", "_n"
+"""The columns of a partial input that are not a key's or an aggregate's."""
 
 
 class TimedInput:
@@ -37,23 +44,31 @@ class TimedInput:
                     todo="cast it to timestamp, or window on another column.",
                 )
             self._time = inputs.number((time, kind, "int"))
+            self._from, self._to = (inputs.number((edge, kind, "int"), partial=True) for edge in (FROM, TO))
         self._late = [inputs.number((f"v{number}", fields[number][1], fields[number][1].kind)) for number in late]
         self.late_fields: Fields = tuple(fields[number] for number in late)
         self._payload = Payload([kind for _, kind in self.late_fields])
-        self._wanted = inputs.wanted
+        self._inputs = inputs
 
-    def decode(self, batch: pa.RecordBatch, codec: KeyCodec, *, signed: bool) -> Rows:
-        sign = arrow.ints(batch.column("_d")) if signed else NO_INTS
-        values = [decoded(batch.column(name), kind, how) for name, kind, how in self._wanted]
-        return Rows(codec.decode(batch), values, sign)
+    def decode(self, batch: pa.RecordBatch, codec: KeyCodec, *, signed: bool, partial: bool) -> Rows:
+        wanted = self._inputs.partial if partial else self._inputs.wanted
+        sign = arrow.ints(batch.column(MANY if partial else "_d")) if signed or partial else NO_INTS
+        values = [decoded(batch.column(name), kind, how) for name, kind, how in wanted]
+        return Rows(codec.decode(batch), values, sign, partial)
 
     def timed(self, work: Work, rows: Rows) -> tuple[Rows, Ints]:
         """The rows that have a time, and their times."""
+        if rows.partial:
+            return rows, rows.values[self._from].values
         column = rows.values[self._time]
         if len(column.valid) and not column.valid.all():
             work.count("null time", len(rows) - int(np.count_nonzero(column.valid)))
             rows = take_rows(rows, np.flatnonzero(column.valid))
         return rows, rows.values[self._time].values
+
+    def lasts(self, rows: Rows, times: Ints) -> Ints:
+        """The times up to which rows reach: those of the last they stand for."""
+        return rows.values[self._to].values if rows.partial and self._time >= 0 else times
 
     def without_late(
         self, work: Work, operator: KeyedOperator, rows: Rows, times: Ints, late: Array
@@ -62,7 +77,7 @@ class TimedInput:
         gone = np.flatnonzero(late)
         if not len(gone):
             return rows, times
-        work.count("late", len(gone))
+        work.count("late", int(rows.sign[gone].sum()) if rows.partial else len(gone))
         if self._late:
             keys = operator.codec.encode(rows.keys.take(gone))
             values = self._payload.arrays([rows.values[at] for at in self._late], gone)

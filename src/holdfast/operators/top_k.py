@@ -252,7 +252,7 @@ class TopKOperator(KeyedOperator):
             return
         table, old = work.tables[0], len(groups.slots)
         gone = changed[groups.owners]
-        self._emit(work, groups.slots[gone], -1)
+        self._take_back(work, groups.slots[gone])
         mine = np.flatnonzero(changed[first.groups])
         rows, owners, positions, ranks = (
             array[mine] for array in (first.rows, first.groups, first.positions, first.ranks)
@@ -288,14 +288,15 @@ class TopKOperator(KeyedOperator):
         buried = groups.slots[gone & (numbers >= sizes[groups.owners])]
         if len(buried):
             work.bury(buried)
-        self._emit(work, slots, 1)
+        self._emit(work, slots)
 
-    def _emit(self, work: Work, slots: Ints, sign: int) -> None:
-        if not len(slots):
-            return
+    def _take_back(self, work: Work, slots: Ints) -> None:
+        work.take_back(self.finish, slots)
+
+    def _emit(self, work: Work, slots: Ints) -> None:
         table = work.tables[0]
-        found = self.finish(table.keys(slots), [column[slots] for column in table.columns], table.arenas)
-        work.emit(found, None if sign > 0 else np.full(len(slots), sign, np.int8))
+        if len(slots):
+            work.emit(self.finish(table.keys(slots), [column[slots] for column in table.columns], table.arenas))
 
     def _batch(self, keys: KeyRows, ranks: Ints, values: list[pa.Array]) -> pa.RecordBatch:
         own = [] if self.spec.hidden_keys else self.codec.encode(keys)

@@ -91,7 +91,7 @@ class WholeWindows:
         elif self._early:
             self._put_out_early(work, ended)
         elif len(ended):
-            self._emit(work, work.tables[0], ended)
+            self._emit(work, ended)
         if self._signed and rows is not None:
             self._bury_empty(work)
             ended = ended[work.tables[0].columns[COUNT][ended] > 0]
@@ -124,7 +124,7 @@ class WholeWindows:
     def _combine(self, work: Work, rows: Rows, panes: Ints, late: int) -> None:
         epoch = Table(self.layouts[0])
         slots = epoch.place(rows.keys.extended(panes), 0).slots
-        fold.count(epoch.columns[COUNT], slots, NO_BYTES, NO_INTS)
+        fold.count(epoch.columns[COUNT], slots, NO_BYTES, rows.sign)
         self._aggregates.fold(epoch.columns, epoch.arenas, slots, rows)
         order = np.argsort(epoch.words[: epoch.rows, -1], kind="stable")
         number, starts = self._open(epoch.words[order, -1], late)
@@ -155,16 +155,16 @@ class WholeWindows:
         if self._early and len(empty):
             shown = work.tables[self._shown]
             old = _alive(shown, shown.find(work.tables[0].keys(empty)))
-            self._emit(work, shown, old, -1)
+            work.take_back(self.finish, old, self._shown)
             work.bury(old, self._shown)
         work.bury(empty)
 
     # -- results
 
-    def _emit(self, work: Work, table: Table, slots: Ints, sign: int = 1) -> None:
+    def _emit(self, work: Work, slots: Ints) -> None:
+        table = work.tables[0]
         if len(slots):
-            rows = self.finish(table.keys(slots), [column[slots] for column in table.columns], table.arenas)
-            work.emit(rows, np.full(len(slots), sign, np.int8))
+            work.emit(self.finish(table.keys(slots), [column[slots] for column in table.columns], table.arenas))
 
     def _put_out_changed(self, work: Work) -> None:
         table, changed = work.tables[0], work.concerned()
@@ -206,8 +206,8 @@ class WholeWindows:
 
     def _replace(self, work: Work, slots: Ints, shown: Ints) -> None:
         """Put windows out, and take back what was shown of them (-1: nothing was)."""
-        self._emit(work, work.tables[self._shown], shown[shown >= 0], -1)
-        self._emit(work, work.tables[0], slots)
+        work.take_back(self.finish, shown[shown >= 0], self._shown)
+        self._emit(work, slots)
 
 
 def numbered(work: Work, rows: Rows, table: int) -> Ints:

@@ -100,8 +100,7 @@ class WindowOperator(KeyedOperator):
         self.layouts, self.clocked = self._windows.layouts, self._windows.clocked
 
     def decode(self, batch: pa.RecordBatch, *, port: int = 0, partial: bool = False) -> Rows:
-        assert not partial, "windows have no partial input"
-        return self._input.decode(batch, self.codec, signed=self._signed)
+        return self._input.decode(batch, self.codec, signed=self._signed, partial=partial)
 
     def apply(self, work: Work, *inputs: Rows | None) -> None:
         rows, time = inputs[0] if inputs[0] is not None and len(inputs[0]) else None, work.time

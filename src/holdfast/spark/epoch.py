@@ -10,23 +10,22 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.types import ByteType, StructField, StructType
 
 from holdfast import faults
 from holdfast.container.client import Address
 from holdfast.log.records import Fence
 from holdfast.log.store import Store
-from holdfast.operators.spec import StageSpec
+from holdfast.operators.timed import TO
 from holdfast.plan.compile import JobPlan, StageInput
 from holdfast.plan.graph import DIFF, Output, Sink
 from holdfast.spark.frames import frame_of
 from holdfast.spark.intake import TAG_SCHEMA, EventTime, Intake, Push
-from holdfast.spark.preaggregate import PartialColumnSpec, can_preaggregate, partial_aggregate
+from holdfast.spark.partials import Preaggregation, aggregable, aggregated, cut_of
 from holdfast.spark.scan import Groups, Scan
 from holdfast.spark.sinks import Sink as OpenSink
 from holdfast.state.slice import MAIN
@@ -53,32 +52,6 @@ class Tag:
 
 
 @dataclass
-class Preaggregation:
-    """Whether Spark should aggregate before the rows cross to Python: it pays when keys repeat within a task.
-
-    Off, the containers tell how many keys an epoch's rows had, which bounds what the tasks would have put out.
-    On, the tags tell directly. Between the two thresholds nothing changes.
-    """
-
-    wish: bool | Literal["auto"] = "auto"
-    on: bool = False
-    least_rows: int = 10_000
-    begin_below: float = 0.3
-    end_above: float = 0.6
-
-    def __post_init__(self) -> None:
-        self.on = self.wish is True
-
-    def saw(self, input_rows: int, logged_rows: int, tasks: int, changed: int) -> None:
-        if self.wish != "auto" or input_rows < self.least_rows:
-            return
-        if self.on:
-            self.on = logged_rows <= self.end_above * input_rows
-        else:
-            self.on = changed * max(1, tasks) < self.begin_below * input_rows
-
-
-@dataclass
 class EpochJobs:
     """Runs what an epoch needs of Spark. ``groups`` tells which container has which slices now."""
 
@@ -96,6 +69,7 @@ class EpochJobs:
     sinks: dict[str, OpenSink]
     collect: Callable[[str, int, str, str], list[pa.Table] | None]  # (stage, epoch, mode, port) -> a small output
     sizes: Callable[[str, str], int]  # (stage, mode) -> about how many rows an output has
+    observed: Callable[[], dict[str, int]]  # largest event times of the batch, also of rows that filters have dropped
     seconds: dict[str, float] = field(default_factory=dict)
     ticking: SparkSession | None = None
 
@@ -112,15 +86,19 @@ class EpochJobs:
         if level == 1:
             assert batch is not None
             rows = self.plan.stage_rows(batch)
-            if self.preaggregation.on and len(inputs) == 1 and preaggregable(inputs[0], rows):
-                rows, partial = preaggregated(inputs[0], rows), (0,)
+            if self.preaggregation.on and len(inputs) == 1 and aggregable(inputs[0], rows):
+                rows, partial = aggregated(inputs[0], rows), (0,)
         else:
             rows = self.plan.higher_rows(level, lambda output, mode: self._scan(session, output, fence.epoch, mode))
         keys = tuple(len(item.plan.operator.keys) if item.hashed_at_intake else 0 for item in inputs)
-        times = tuple(_times(item) for item in inputs)
-        task = Intake(self.store, fence, level, self.slices, keys, partial, times, push=self._push())
+        times = tuple(_times(item, partial=number in partial) for number, item in enumerate(inputs))
+        cuts = tuple(cut_of(item) for item in inputs)
+        partial += tuple(number for number, cut in enumerate(cuts) if cut is not None and cut.window is not None)
+        task = Intake(self.store, fence, level, self.slices, keys, partial, times, cuts, push=self._push())
         answers = rows.mapInArrow(lambda batches: task(batches), TAG_SCHEMA).collect()
         tags = [_tag(row) for row in answers]
+        if any(item.watches for item in inputs):
+            tags.append(Tag("", 0, 0, 0, len(tags), 0, 0, (), None, self.observed()))
         self.seconds[f"intake{level}"] = time.perf_counter() - began
         return sorted(tags, key=lambda tag: tag.partition)
 
@@ -176,34 +154,13 @@ class EpochJobs:
         return Push(self.token, self.job, self.incarnation, self.push_groups())
 
 
-def preaggregable(item: StageInput, rows: DataFrame) -> bool:
-    spec = item.plan.operator
-    return isinstance(spec, StageSpec) and can_preaggregate(rows.schema, _keys(item), _partials(item), ansi=spec.ansi)
-
-
-def preaggregated(item: StageInput, rows: DataFrame) -> DataFrame:
-    keys = _keys(item)
-    grouped = partial_aggregate(rows, keys, _partials(item))
-    assert grouped is not None, "asked before: preaggregable"
-    return grouped if item.hashed_at_intake else grouped.select(F.xxhash64(*keys).alias("_h"), "*")
-
-
-def _keys(item: StageInput) -> list[str]:
-    return [f"k{at}" for at in range(len(item.plan.operator.keys))]
-
-
-def _partials(item: StageInput) -> list[PartialColumnSpec]:
-    spec = item.plan.operator
-    assert isinstance(spec, StageSpec), "asked before: preaggregable"
-    return [PartialColumnSpec(aggregate.function, aggregate.input) for aggregate in spec.aggregates]
-
-
-def _times(item: StageInput) -> EventTime | None:
+def _times(item: StageInput, *, partial: bool) -> EventTime | None:
     if item.time is None:
         return None
     now = time.time_ns() // 1000
     latest = None if item.ahead is None else now + item.ahead
-    return EventTime(item.plan.name, item.time, tuple(name for _, name in item.observed), latest)
+    column = TO if partial else item.time
+    return EventTime(item.plan.name, column, tuple(name for _, name in item.observed), latest)
 
 
 def _tag(row: Any) -> Tag:

@@ -26,6 +26,7 @@ from holdfast.log.files import Part
 from holdfast.log.records import Fence
 from holdfast.log.segment import Chunk, SegmentWriter, segment_name
 from holdfast.log.store import Store
+from holdfast.spark.cutting import Cut, cut
 from holdfast.spark.hashing import xxhash64
 
 TAG_SCHEMA = "tag string, rows binary"
@@ -69,6 +70,7 @@ class Intake:
     hashed_keys: tuple[int, ...]
     partial: tuple[int, ...] = ()
     times: tuple[EventTime | None, ...] = ()
+    cuts: tuple[Cut | None, ...] = ()
     inline_bytes: int = 65_536
     push: Push | None = None
 
@@ -146,12 +148,7 @@ class IntakeTask:
 
     def _take(self, batch: pa.RecordBatch) -> None:
         for number, rows in self._split(batch):
-            if number in self._intake.partial:
-                at = rows.schema.get_field_index("_n")
-                self._input_rows += pc.sum(rows.column(at)).as_py() or 0
-                rows = rows.remove_column(at)
-            else:
-                self._input_rows += rows.num_rows
+            self._input_rows += _many(rows)
             if self._intake.times and (time := self._intake.times[number]) is not None:
                 rows = self._timed(rows, time)
             self._pending[number].append(rows)
@@ -180,7 +177,7 @@ class IntakeTask:
 
     def _without(self, rows: pa.RecordBatch, bad: pa.Array, time: EventTime, why: str) -> pa.RecordBatch:
         counts = self._dropped.setdefault(time.stage, {})
-        counts[why] = counts.get(why, 0) + pc.sum(bad).as_py()
+        counts[why] = counts.get(why, 0) + _many(rows.filter(bad))
         return rows.filter(pc.invert(bad))
 
     def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -202,6 +199,8 @@ class IntakeTask:
                 block = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
                 if keys := self._intake.hashed_keys[number]:
                     block = with_hashes(block, keys)
+                if self._intake.cuts and (wanted := self._intake.cuts[number]) is not None:
+                    block = cut(block, keys, wanted)
                 self._writer.append(number, block, slice_numbers(block, self._intake.slices))
                 batches.clear()
         self._pending_rows = 0
@@ -235,6 +234,12 @@ class IntakeTask:
                         chunk.rows, wire.pack({}, chunk.slices.tobytes(), chunk.bounds.tobytes())
                     )
                 stream.close()
+
+
+def _many(rows: pa.RecordBatch) -> int:
+    """How many rows of the source these are: one of a partial input stands for ``_n``."""
+    at = rows.schema.get_field_index("_n")
+    return rows.num_rows if at < 0 else pc.sum(rows.column(at)).as_py() or 0
 
 
 def with_hashes(rows: pa.RecordBatch, keys: int) -> pa.RecordBatch:

@@ -162,7 +162,7 @@ class Loader:
         return header.start == 0 and (header.full or header.base <= self.epoch <= header.epoch)
 
     def _scatter(self, part: pa.RecordBatch, header: Header) -> None:
-        table, layout = self.table, self._layout
+        table = self.table
         slots = arrow.column_of(part.column("slot"), "i4").astype(np.int64)
         # Slots are in order, so those of keys not seen before are the last ones.
         young = int(np.searchsorted(slots, table.rows))
@@ -170,23 +170,68 @@ class Loader:
         assert len(slots) - young == rows - table.rows, "a copy must bring every row born since its base"
         if rows > len(table.hash):
             table.grow(max(2 * len(table.hash), header.rows))
-        table.change[slots] = arrow.column_of(part.column("change"), "i4")
         born = slice(table.rows, rows)
-        table.hash[born] = arrow.column_of(part.column("hash"), "i8")[young:]
-        table.nulls[born] = arrow.column_of(part.column("nulls"), "i4")[young:]
-        if layout.words:
-            table.words[born] = arrow.rows_of(part.column("words"), "i8", layout.words)[young:]
-        if layout.tail:
-            table.spans[born] = _append(table.tail, *arrow.spans(part.column("tail").slice(young)))
-        for number, (spec, arena) in enumerate(zip(layout.columns, table.arenas, strict=True)):
-            array = part.column(f"a{number}")
-            if arena is not None:
-                table.columns[number][slots] = _append(arena, *arrow.spans(array))
-            elif spec.width:
-                table.columns[number][slots] = arrow.rows_of(array, spec.dtype, spec.width)
-            else:
-                table.columns[number][slots] = arrow.column_of(array, spec.dtype)
+        _fill_keys(table, part.slice(young), born)
+        _fill_values(table, part, slots)
         table.rows = rows
+
+
+class Assembly:
+    """Builds a table of one epoch from rows that come in any order: the pieces of a slice, from many sides.
+
+    A row that comes again, because whoever sent it first did not end well, is the same row, and is skipped.
+    """
+
+    def __init__(self, layout: Layout, epoch: int, rows: int, purged_at: int) -> None:
+        self._schema = schema(layout)
+        self._layout, self._epoch = layout, epoch
+        self._table = Table(layout, max(SMALLEST, rows), indexed=False)
+        self._table.rows, self._table.purged_at = rows, purged_at
+        self._there = np.zeros(rows, bool)
+
+    def add(self, part: pa.RecordBatch) -> None:
+        slots = arrow.column_of(part.column("slot"), "i4").astype(np.int64)
+        if not part.schema.equals(self._schema) or (len(slots) and slots.max() >= len(self._there)):
+            raise CorruptionError(
+                f"A piece of a slice at epoch {self._epoch} has other columns, or more rows, than the slice.",
+                safe="Nothing was made of it.",
+                todo="The slice comes from other holders, or from the store and the log.",
+            )
+        known = self._there[slots]
+        if known.any():
+            slots, part = slots[~known], part.filter(pa.array(~known))
+        _fill_keys(self._table, part, slots)
+        _fill_values(self._table, part, slots)
+        self._there[slots] = True
+
+    @property
+    def whole(self) -> bool:
+        return bool(self._there.all())
+
+    def loader(self) -> Loader:
+        assert self.whole, "rows are missing"
+        return Loader(self._layout, self._table, self._epoch)
+
+
+def _fill_keys(table: Table, part: pa.RecordBatch, at: Ints | slice) -> None:
+    table.hash[at] = arrow.column_of(part.column("hash"), "i8")
+    table.nulls[at] = arrow.column_of(part.column("nulls"), "i4")
+    if table.layout.words:
+        table.words[at] = arrow.rows_of(part.column("words"), "i8", table.layout.words)
+    if table.layout.tail:
+        table.spans[at] = _append(table.tail, *arrow.spans(part.column("tail")))
+
+
+def _fill_values(table: Table, part: pa.RecordBatch, slots: Ints) -> None:
+    table.change[slots] = arrow.column_of(part.column("change"), "i4")
+    for number, (spec, arena) in enumerate(zip(table.layout.columns, table.arenas, strict=True)):
+        array = part.column(f"a{number}")
+        if arena is not None:
+            table.columns[number][slots] = _append(arena, *arrow.spans(array))
+        elif spec.width:
+            table.columns[number][slots] = arrow.rows_of(array, spec.dtype, spec.width)
+        else:
+            table.columns[number][slots] = arrow.column_of(array, spec.dtype)
 
 
 def _append(arena: Arena, spans: Ints, data: Bytes) -> Array:

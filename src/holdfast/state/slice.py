@@ -4,18 +4,15 @@
 it for every operator: its state is one or more tables of keyed rows, and the operator says what an epoch does to them
 and what it puts out. Epochs, undo, deltas and reads are the same for all and live here.
 
-An operator touches rows only through ``Work``, which keeps what they were before. What it puts out is either a view of
-its first table (a running aggregate: rows whose change epoch is this one) or rows that it emits; those are kept until
-the epoch is released, for nobody could make them again from a state that has closed its windows.
+An operator touches rows only through ``Work``. What it puts out is either a view of its first table (a running
+aggregate: rows whose change epoch is this one) or rows that it emits there.
 
 No locks: a slice is used by one thread at a time, and its caller sees to that.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -28,29 +25,26 @@ from holdfast.state.keys import KeyRows
 from holdfast.state.rows import Rows
 from holdfast.state.table import Layout, Table
 from holdfast.state.undo import Snapshot, UndoSet
+from holdfast.state.work import MAIN, NEVER, NO_PEERS, NO_TIME, Emitted, EpochTime, TakenBack, Work
+
+__all__ = [
+    "MAIN",
+    "NEVER",
+    "NO_TIME",
+    "PURGE_ABOVE",
+    "EpochTime",
+    "Mode",
+    "SliceOperator",
+    "SliceState",
+    "TableSlice",
+    "Work",
+    "changelog",
+    "read_copy",
+]
 
 Mode = Literal["changed", "all", "changelog"]
 # Below this many rows dead ones cost less than renumbering everybody.
 PURGE_ABOVE = 1024
-NEVER = -(1 << 62)
-"""The watermark of a stream that has not begun."""
-MAIN = ""
-"""The output of a stage that has but one."""
-
-
-@dataclass(frozen=True)
-class EpochTime:
-    """What an epoch says of time, in microseconds. Rows before ``late`` come too late; what ends by ``watermark`` may
-    close; ``clock`` is processing time.
-    """
-
-    late: int = NEVER
-    watermark: int = NEVER
-    clock: int = 0
-
-
-NO_TIME = EpochTime()
-NO_PEERS: Mapping[str, SliceState] = {}
 
 
 @runtime_checkable
@@ -148,88 +142,6 @@ class SliceOperator(Protocol):
 
     def empty(self, port: str) -> pa.RecordBatch:
         """No rows of that output."""
-
-
-@dataclass
-class Emitted:
-    """What an epoch put out, output by output, in order; with signs where rows are taken back."""
-
-    batches: dict[str, list[pa.RecordBatch]] = field(default_factory=dict)
-    signs: dict[str, list[Array]] = field(default_factory=dict)
-    counts: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def rows(self) -> int:
-        return sum(batch.num_rows for batches in self.batches.values() for batch in batches)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(batch.nbytes for batches in self.batches.values() for batch in batches)
-
-
-class Work:
-    """An operator's hands during one epoch: tables to read, and the ways to change them that can be undone."""
-
-    def __init__(
-        self,
-        epoch: int,
-        time: EpochTime,
-        tables: Sequence[Table],
-        undo: Sequence[UndoSet],
-        peers: Mapping[str, SliceState] = NO_PEERS,
-    ) -> None:
-        self.epoch = epoch
-        self.time = time
-        self.tables = tables
-        self.peers = peers
-        self.emitted = Emitted()
-        self._undo = undo
-
-    def place(self, keys: KeyRows, table: int = 0) -> Ints:
-        """The slots of all keys, about to be changed; new ones get a row of zeros."""
-        placed = self.tables[table].place(keys, self.epoch)
-        self._undo[table].take(self.tables[table], placed.touched, placed.changed_at)
-        return placed.slots
-
-    def touch(self, slots: Ints, table: int = 0) -> None:
-        """Those rows are about to be changed. No slot twice."""
-        held = self.tables[table]
-        first = slots[held.change[slots] != self.epoch]
-        self._undo[table].take(held, first, held.change[first])
-        held.change[first] = self.epoch
-
-    def bury(self, slots: Ints, table: int = 0) -> None:
-        """Those rows die: they keep slot, key and change epoch, and forget the rest. None is dead already."""
-        held = self.tables[table]
-        assert held.layout.alive is not None, "rows of this table do not die"
-        self.touch(slots, table)
-        for column in held.columns:
-            column[slots] = 0
-
-    def concerned(self, table: int = 0) -> Ints:
-        """The slots that this epoch has changed so far, old ones first."""
-        return np.concatenate([self._undo[table].slots, np.arange(self._undo[table].rows, self.tables[table].rows)])
-
-    def before(self, table: int = 0) -> tuple[Ints, list[Array]]:
-        """The rows this epoch has changed, as they were before: slots and columns. None that were born in it."""
-        undo = self._undo[table]
-        return undo.slots, undo.columns or [column[:0] for column in self.tables[table].columns]
-
-    def born(self, table: int = 0) -> int:
-        """Slots from here on were made in this epoch."""
-        return self._undo[table].rows
-
-    def emit(self, rows: pa.RecordBatch, sign: Array | None = None, port: str = MAIN) -> None:
-        """Put rows out after those before; ``sign`` is -1 for a row that is taken back."""
-        if rows.num_rows:
-            self.emitted.batches.setdefault(port, []).append(rows)
-            signs = np.ones(rows.num_rows, np.int8) if sign is None else sign.astype(np.int8)
-            self.emitted.signs.setdefault(port, []).append(signs)
-
-    def count(self, what: str, rows: int) -> None:
-        """Say how many rows something befell; the run's status adds them up."""
-        if rows:
-            self.emitted.counts[what] += rows
 
 
 def read_copy(operator: SliceOperator, copy: copies.Loader, keys: KeyRows) -> pa.RecordBatch:
@@ -399,10 +311,15 @@ class TableSlice:
             if epoch == self.epoch == 0:
                 return self._signed(self._operator.empty(port), np.empty(0, np.int8), mode)
             raise self._gone(epoch)
-        emitted = self._emitted[at]
-        if port not in emitted.batches:
+        emitted, batches, signs = self._emitted[at], [], []
+        for batch, sign in zip(emitted.batches.get(port, ()), emitted.signs.get(port, ()), strict=True):
+            if isinstance(batch, pa.RecordBatch) or mode == "changelog":
+                batches.append(batch.made() if isinstance(batch, TakenBack) else batch)
+                signs.append(sign)
+        if not batches:
             return self._signed(self._operator.empty(port), np.empty(0, np.int8), mode)
-        return self._signed(pa.concat_batches(emitted.batches[port]), np.concatenate(emitted.signs[port]), mode)
+        rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        return self._signed(rows, np.concatenate(signs), mode)
 
     @staticmethod
     def _signed(rows: pa.RecordBatch, sign: Array, mode: Mode) -> pa.RecordBatch:

@@ -7,6 +7,9 @@ it.
 
 from __future__ import annotations
 
+import numpy as np
+import pyarrow as pa
+
 from holdfast.state import bloom, columns, combine, content, decimals, fold, index, keys, multimap, sketch
 from holdfast.state.kernel import REGISTRY
 
@@ -17,3 +20,5 @@ _MODULES = (bloom, columns, combine, content, decimals, fold, index, keys, multi
 def warm() -> None:
     for found in REGISTRY:
         found.compile()
+    # Arrow looks for pandas at the first array: that takes as long as all kernels, and else comes in a recovery.
+    pa.array(np.zeros(1, np.int64))
