@@ -28,7 +28,7 @@ from holdfast.api.upgrading import Upgrade
 from holdfast.container.hosting import HostedJob
 from holdfast.container.staging import Staging
 from holdfast.container.threads import ThreadTable
-from holdfast.errors import CorruptionError, FencedError, StoreError
+from holdfast.errors import CorruptionError, FencedError, FunctionError, StoreError
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import PackWriter, pack_name
 from holdfast.log.records import Commit, Fence, JobFile, Manifest, Prepare, SegmentRef
@@ -154,8 +154,9 @@ class Shop:
         found = compare(stored, asked)
         assert not found.refusals, found.refusals
         assert found.converts
-        file = JobFile("j", "job", {"sources": []}, SLICES, 0)
-        upgrade = Upgrade(self.ledger, file, stored, asked, {"sources": []}, found)
+        former = self.ledger.graph()
+        graph = former.graph if former else {"sources": []}
+        upgrade = Upgrade(self.ledger, JobFile("j", "job", graph, SLICES, 0), stored, asked, graph, found)
         upgrade.perform(self.ledger.take_ownership("h", 1, "").incarnation)
         return upgrade
 
@@ -416,11 +417,158 @@ def test_a_checkpoint_that_fits_is_taken_as_it_is(shop: Shop) -> None:
     assert shop.read([new], "counts") == oracle(shop.rows, {"n": 0})
 
 
+def test_sources_that_others_read_cost_no_conversion(shop: Shop) -> None:
+    """A stateless sink more, say: state, log and checkpoints stay as they are; only Spark's folder is another."""
+    section = shop.ledger.section
+    section.write("spark/metadata", [b"{}"])
+    for epoch in range(1, 5):
+        section.write(f"spark/offsets/{epoch - 1}", [f"v1\n{{}}\n{epoch}".encode()])
+    shop.epochs(2)
+    shop.checkpoint([NEW])
+    shop.epochs(1)
+    for places in (["a", "a"], ["a", "a", "a"]):
+        file = JobFile("j", "job", {"sources": ["a"]}, SLICES, 0)
+        upgrade = Upgrade(shop.ledger, file, [NEW], [NEW], {"sources": places}, compare([NEW], [NEW]))
+        graph = upgrade.perform(shop.ledger.take_ownership("h", 1, "").incarnation)
+        assert (graph.epoch, graph.packs) == (0, [])
+        shop = shop.reopened()
+        assert section.read(f"{shop.ledger.spark}/offsets/{shop.committed - 1}").decode().splitlines()[2:] == [
+            f"{shop.committed}"
+        ] * len(places)
+        assert [one.epoch for one in shop.ledger.manifests()] == [2]
+        assert shop.read([NEW], "counts") == oracle(shop.rows, {"high": 0, "total": 0, "seen": 0})
+    shop.change([NEW], [OLD])
+    assert shop.ledger.spark == graph.spark
+    shop = shop.reopened()
+    shop.epochs(1)
+    assert shop.read([OLD], "counts") == oracle(shop.rows, {"n": 3, "total": 0})
+
+
 def test_before_the_first_epoch_there_is_nothing_to_convert(shop: Shop) -> None:
     shop.change([OLD], [NEW])
     shop = shop.reopened()
     shop.epochs(1)
     assert shop.read([NEW], "counts") == oracle(shop.rows, {"high": 0, "total": 0, "seen": 0})
+
+
+# --- an epoch that failed -------------------------------------------------------------------------------------------
+
+
+class Torn:
+    def rows(self, key: int, rows: Any, context: Any) -> Any:
+        context.state.count = (context.state.count or 0) + len(rows)
+        if any(row["g"] == "torn" for row in rows):
+            raise ValueError("a torn row")
+
+
+class Mended:
+    def rows(self, key: int, rows: Any, context: Any) -> Any:
+        whole = [row for row in rows if row["g"] != "torn"]
+        context.state.count = (context.state.count or 0) + 100 * len(whole)
+        context.state.torn = (context.state.torn or 0) + len(rows) - len(whole)
+
+
+def torn_shop(path: Path) -> tuple[Shop, StagePlan, StagePlan]:
+    """Two epochs, and a third that raises: what the driver's shell leaves behind."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    try:
+        old, new = process(Torn, "count"), process(Mended, "count", "torn")
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    shop = Shop(path)
+    if shop.committed:
+        return shop, old, new
+    shop.epochs(2)
+    prepare = shop.prepare(3, [*fresh_rows(3), (1, 5, "torn", 3 * SECOND)])
+    with shop.hosted([old]) as job:
+        with pytest.raises(FunctionError, match="a torn row"):
+            job.apply(prepare, range(SLICES))
+        job.undo(3, range(SLICES))
+    shop.ledger.mark_failed(Fence(1, 3, 0), "a torn row")
+    return shop, old, new
+
+
+def mended_truth(shop: Shop) -> list[dict[str, Any]]:
+    """Two epochs of the old function, the third and all after it of the new one."""
+    keys = {row[0] for of in shop.rows.values() for row in of}
+    found = []
+    for key in keys:
+        old, new = ([row for at, of in shop.rows.items() if (at > 2) == late for row in of] for late in (False, True))
+        count = sum(row[0] == key for row in old) + 100 * sum(row[0] == key and row[2] != "torn" for row in new)
+        young = [row for row in new if row[0] == key]
+        torn = sum(row[2] == "torn" for row in young) if young else None
+        found.append({"k": key, "count": count, "torn": torn})
+    return sorted(found, key=repr)
+
+
+def finish(shop: Shop, plan: StagePlan) -> None:
+    """What the driver does that opens the store after the change: the epoch in flight, and one more."""
+    prepare = shop.ledger.get_prepare(3, 1)
+    assert prepare is not None
+    shop.ledger.refuse_former_graph(prepare)
+    with shop.hosted([plan]) as job:
+        job.apply(prepare, range(SLICES))
+    shop.ledger.mark_applied(Fence(2, 3, 0))
+    shop.ledger.put_commit(Commit(Fence(2, 3, 1), "q", 2, ""))
+    shop.epochs(1)
+
+
+def test_an_epoch_that_failed_is_finished_by_the_mended_function(shop: Shop) -> None:
+    shop, old, new = torn_shop(shop.path)
+    upgrade = shop.change([old], [new])
+    assert upgrade.changes[-1] == "epoch 3, which had failed, is finished by the functions as they are now"
+    shop = shop.reopened()
+    finish(shop, new)
+    assert shop.read([new], "own") == mended_truth(shop)
+    shop.checkpoint([new])
+    shop.epochs(1)
+    assert shop.read([new], "own") == mended_truth(shop)
+
+
+def test_a_function_that_is_not_mended_yet_is_mended_again(shop: Shop) -> None:
+    shop, old, new = torn_shop(shop.path)
+    still = replace(old, operator=replace(old.operator, states=new.operator.states))  # type: ignore[attr-defined,call-arg]
+    shop.change([old], [still])
+    with pytest.raises(StoreError, match="epoch 3 was begun before"):
+        shop.change([still], [new])  # nobody has seen it fail with this one
+    shop.ledger.mark_failed(Fence(2, 3, 0), "a torn row")
+    shop.change([still], [new])
+    shop = shop.reopened()
+    finish(shop, new)
+    assert shop.read([new], "own") == mended_truth(shop)
+
+
+def test_an_epoch_that_failed_once_and_was_applied_after_all_is_not_mended(shop: Shop) -> None:
+    """Its sinks may have begun."""
+    shop, old, new = torn_shop(shop.path)
+    shop.ledger.mark_applied(Fence(2, 3, 0))
+    with pytest.raises(StoreError, match="epoch 3 was begun before"):
+        shop.change([old], [new])
+
+
+def test_what_is_more_than_a_mended_function_waits_for_the_epoch(shop: Shop) -> None:
+    shop, old, new = torn_shop(shop.path)
+    more = stage("young", StageSpec(KEYS, (N,)))
+    with pytest.raises(StoreError, match="It failed: a torn row") as caught:
+        shop.change([old], [new, more])
+    assert "nothing changed but the function that failed" in caught.value.todo
+    assert shop.reopened().ledger.graph() is None
+
+
+@pytest.mark.parametrize("place", ["mid-change", "after-pack", "before-graph", "after-graph"])
+def test_killed_while_an_epoch_is_mended(shop: Shop, place: str, tmp_path: Path) -> None:
+    """Before the graph's file is there the old function still fails and the change is made again; after it the mended
+    one finishes the epoch, whoever starts."""
+    shop, old, new = torn_shop(shop.path)
+    _kill(shop.path, place, 2, tmp_path, "mend")
+    shop = shop.reopened()
+    if place != "after-graph":
+        assert shop.ledger.graph() is None
+        assert shop.ledger.failed(3) is not None
+        shop.change([old], [new])
+        shop = shop.reopened()
+    finish(shop, new)
+    assert shop.read([new], "own") == mended_truth(shop)
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------
@@ -517,16 +665,7 @@ def test_killed_on_the_way_either_the_old_or_the_new_job_can_start(shop: Shop, p
     shop.epochs(2)
     shop.checkpoint([OLD])
     shop.epochs(1)
-    faults = tmp_path / "faults"
-    faults.mkdir()
-    (faults / f"driver@{place}@3").touch()
-    died = subprocess.run(
-        [sys.executable, __file__, str(shop.path)],
-        env={**os.environ, "HOLDFAST_FAULTS": str(faults)},
-        capture_output=True,
-        check=False,
-    )
-    assert died.returncode == -signal.SIGKILL, died.stderr.decode()
+    _kill(shop.path, place, 3, tmp_path, "change")
     shop = shop.reopened()
     truth = oracle(shop.rows, {"high": 3, "total": 0, "seen": 3})
     if place == "after-graph":
@@ -538,5 +677,23 @@ def test_killed_on_the_way_either_the_old_or_the_new_job_can_start(shop: Shop, p
     assert shop.reopened().read([NEW], "counts") == truth
 
 
+def _kill(store: Path, place: str, epoch: int, base: Path, what: str) -> None:
+    """A driver in a process of its own that changes the graph, and dies at a place."""
+    faults = base / "faults"
+    faults.mkdir()
+    (faults / f"driver@{place}@{epoch}").touch()
+    died = subprocess.run(
+        [sys.executable, __file__, str(store), what],
+        env={**os.environ, "HOLDFAST_FAULTS": str(faults)},
+        capture_output=True,
+        check=False,
+    )
+    assert died.returncode == -signal.SIGKILL, died.stderr.decode()
+
+
 if __name__ == "__main__":
-    Shop(Path(sys.argv[1])).change([OLD], [NEW])
+    if sys.argv[2] == "mend":
+        opened, before, after = torn_shop(Path(sys.argv[1]))
+        opened.change([before], [after])
+    else:
+        Shop(Path(sys.argv[1])).change([OLD], [NEW])

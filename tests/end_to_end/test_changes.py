@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from holdfast.api.stream import Stream
 
 pytestmark = pytest.mark.spark
 SCHEMA = "k bigint, g string, v bigint, ts timestamp"
-Build = Callable[[Stream], dict[str, StageStream]]
+Build = Callable[..., dict[str, StageStream]]
 
 
 class Shop:
@@ -52,11 +52,21 @@ class Shop:
             hidden.rename(self.base / "in" / f"{self.files:04d}.json")
             time.sleep(0.01)
 
-    def run(self, build: Build, **options: Any) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
-        """All state after all there is to read, and what the run said of changes."""
+    def run(
+        self, build: Build, sources: Mapping[str, int] | None = None, **options: Any
+    ) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
+        """All state after all there is to read, and what the run said of changes.
+
+        ``sources`` all have the same files, each so many of them an epoch.
+        """
         job = hf.Job("shop", self.spark, store=str(self.base / "store"))
-        frame = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(self.base / "in"))
-        streams = build(job.read(frame))
+        reader = self.spark.readStream.schema(SCHEMA)
+        streams = build(
+            *[
+                job.read(reader.option("maxFilesPerTrigger", files).json(str(self.base / "in")), name)
+                for name, files in (sources or {"source": 1}).items()
+            ]
+        )
         for name, stream in streams.items():
             stream.write("noop", name=name)
         with job.start(containers=2, slices=8, trigger={"availableNow": True}, **options) as run:
@@ -127,7 +137,7 @@ def test_windows_and_a_stage_over_them(shop: Shop) -> None:
     found, changes = shop.run(after)
     assert changes == [
         "stage 'windows': aggregate 'total' is new: it starts at null for the keys there are",
-        "stage 'sums' is new: it starts empty",
+        "stage 'sums' is new: it starts empty, with the rows of the next epoch",
     ]
     # Files are a minute each; three had closed [0, 2), the others close [2, 4) and [4, 6).
     closed = "ts >= '2024-01-01 00:02:00' AND ts < '2024-01-01 00:06:00'"
@@ -204,14 +214,46 @@ def test_what_means_something_else_is_refused_and_shown(shop: Shop) -> None:
                 .agg(n=hf.count(), total=hf.sum("v"))
             }
         )
-    with pytest.raises(hf.StoreError, match=r"sources.*\['source'\] in the store, \['source', 'source'\] now"):
-        shop.run(
-            lambda rows: {
-                "counts": rows.key_by("k", name="counts").agg(n=hf.count(), total=hf.sum("v")),
-                "more": rows.key_by("g", name="more").agg(n=hf.count()),
-            }
-        )
+    with pytest.raises(hf.StoreError, match="source 'renamed': nothing in the store, which has source"):
+        shop.run(counted(n=hf.count(), total=hf.sum("v")), {"renamed": 1})
     assert decided(shop.base) == before
+
+
+def test_stages_and_sinks_over_sources_come_and_go(shop: Shop) -> None:
+    """Every row is in what was there when it came, once, and in nothing else, in whatever order sources are read."""
+
+    def counts(rows: Stream) -> dict[str, StageStream]:
+        return {"counts": rows.key_by("k", name="counts").agg(n=hf.count())}
+
+    def groups(rows: Stream) -> dict[str, StageStream]:
+        return {"groups": rows.key_by("g", name="groups").agg(n=hf.count())}
+
+    def more(one: Stream, two: Stream) -> dict[str, StageStream]:
+        two.where("v > 90").select("k", "v").write("parquet", str(shop.base / "large"))
+        return {"young": two.key_by("v", name="young").agg(n=hf.count()), **groups(two), **counts(one)}
+
+    def counted(key: str, since: int = 0) -> list[dict[str, Any]]:
+        return shop.oracle(f"SELECT {key}, count(*) n FROM young GROUP BY {key}", since)
+
+    both = {"one": 1, "two": 2}  # files an epoch: they are never equally far
+    found, _ = shop.run(lambda one, two: counts(one) | groups(two), both)
+    assert found == {"counts": counted("k"), "groups": counted("g")}
+    shop.more()
+    found, changes = shop.run(more, both)
+    assert changes == ["stage 'young' is new: it starts empty, with the rows of the next epoch"]
+    assert found == {"counts": counted("k"), "groups": counted("g"), "young": counted("v", since=3)}
+    shop.more()
+    found, changes = shop.run(lambda two: groups(two), {"two": 2})
+    assert changes == [
+        "source 'one' is gone: how far it was read is forgotten",
+        "stage 'young' is gone: its state is dropped",
+        "stage 'counts' is gone: its state is dropped",
+    ]
+    assert found == {"groups": counted("g")}
+    large = shop.spark.read.parquet(str(shop.base / "large")).toArrow().select(["k", "v"]).to_pylist()
+    young = sorted((shop.base / "in").iterdir())[3:5]
+    truth = [json.loads(line) for path in young for line in path.read_text().splitlines()]
+    assert sorted(map(repr, large)) == sorted(repr({"k": row["k"], "v": row["v"]}) for row in truth if row["v"] > 90)
 
 
 @pytest.mark.heavy

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import graph_model as model
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from driver import source
 from kit import Drill, equal, write_files
+from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import holdfast as hf
 from holdfast import faults
 
+register_pickle_by_value(model)  # containers cannot import it
 pytestmark = pytest.mark.spark
 SECOND = 1_000_000
 
@@ -82,6 +87,47 @@ def test_three_levels_while_it_scales(tmp_path: Path, spark: SparkSession, monke
 
     drill.run_here(spark, monkeypatch, scale)
     drill.check()
+
+
+# --- graphs nobody thought of -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.heavy) for seed in range(3, 9))])
+def test_a_random_graph_with_containers_killed(tmp_path: Path, spark: SparkSession, seed: int) -> None:
+    """The graphs and the oracle of ``tests/testing``: what holds there holds with Spark, containers and kills."""
+    chosen, epochs = model.random_graph(seed)
+    schema = pa.schema([("k", pa.string()), ("g", pa.int32()), ("v", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
+    job, streams = hf.Job("random", spark, store=str(tmp_path / "store")), []
+    for name in model.SOURCES:
+        (tmp_path / name).mkdir()
+        for number, rows in enumerate(epochs):
+            table = pa.Table.from_pylist(model.as_dicts(rows[name]), schema)
+            path = tmp_path / name / f"{number}.parquet"
+            pq.write_table(table, path)
+            os.utime(path, (1e9 + number, 1e9 + number))  # the order in which Spark reads them
+        reader = spark.readStream.schema(model.SCHEMA).option("maxFilesPerTrigger", 1)
+        streams.append(job.read(reader.parquet(str(tmp_path / name)), name))
+    drawn, oracle = model.draw(*streams, chosen), model.Oracle(chosen)
+    found: dict[tuple[int, int], Counter[Any]] = {}
+    for number, stream in enumerate(drawn.streams):
+
+        def take(frame: Any, epoch: int, number: int = number) -> None:
+            found[number, epoch] = model.counted(frame.toArrow().to_pylist())
+
+        stream.for_each_batch(take, name=f"sink{number}")
+    with job.start(containers=2, slices=4, trigger={"availableNow": True}) as run:
+        kill_one(run)
+        run.await_termination()
+        expected = [oracle.epoch(rows) for rows in epochs]
+        for number, stage in enumerate(drawn.stages):
+            kind = oracle.nodes[number].choice.kind
+            if kind in ("sums", "groups", "best"):
+                assert stage is not None
+                assert model.held(run.state(stage).to_arrow().to_pylist(), kind) == expected[-1][number], chosen
+    for number, node in enumerate(oracle.nodes):
+        for epoch in range(1, len(epochs) + 1):
+            if not node.is_table:
+                assert found[number, epoch] == expected[epoch - 1][number], (number, epoch, chosen)
 
 
 # --- single operators, each with its oracle -----------------------------------------------------------------------

@@ -10,6 +10,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,10 @@ from kit import committed_files
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
+from holdfast.api import upgrading
+from holdfast.api.run import SECTION
+from holdfast.log.ledger import Ledger
+from holdfast.log.store import Store
 
 pytestmark = pytest.mark.spark
 
@@ -186,6 +192,46 @@ def test_state_timers_and_two_outputs(
     assert written(tmp_path / "shoppers", "user, epoch_us(ts)") == shoppers
 
 
+def test_rows_as_arrow_and_timers_of_the_clock(tmp_path: Path, spark: SparkSession) -> None:
+    """Nothing comes any more when the timers are due, and one of the containers that had set them is dead."""
+
+    class Quiet:
+        seen = hf.states.value("bigint", default=0)
+
+        def rows(self, user, rows, context):  # type: ignore[no-untyped-def]
+            context.state.seen += rows.num_rows
+            context.set_timer(context.clock + dt.timedelta(seconds=1), kind="clock")
+            users = pa.array([user] * rows.num_rows)
+            yield pa.record_batch({"user": users, "page": rows.column("page"), "ts": rows.column("ts")})
+
+        def timer(self, user, time, context):  # type: ignore[no-untyped-def]
+            context.emit({"user": user, "seen": context.state.seen}, to="quiet")
+
+    visits = Visits(tmp_path)
+    job = hf.Job("quiet", spark, store=str(tmp_path / "store"))
+    keyed = job.read(visits.stream(spark)).key_by("user", name="visits")
+    outputs = {"quiet": "user string, seen bigint"}
+    stage = keyed.process(Quiet, "user string, page string, ts timestamp", outputs=outputs, rows="arrow")
+    stage.write("parquet", str(tmp_path / "same"))
+    stage.output("quiet").write("parquet", str(tmp_path / "quiet"))
+    every = visits.query("SELECT user, page, ts FROM all_rows")
+    totals = sorted(Counter(row["user"] for row in every).items())
+
+    def told() -> list[tuple[Any, ...]]:
+        rows = written(tmp_path / "quiet", "user, seen")
+        return sorted(dict(rows).items())  # in order of `seen`: the last of a user is the largest
+
+    with job.start(containers=2, slices=8, safety=hf.Delta(every=1)) as run:
+        run.process_all_available()
+        run.kill(run.status().containers[0].name)
+        deadline = time.monotonic() + 60
+        while told() != totals:
+            assert time.monotonic() < deadline, (told(), run.status())
+            time.sleep(0.2)
+        assert run.status().epoch > FILES, "the timers made an epoch of their own"
+    assert written(tmp_path / "same", "user, page, epoch_us(ts)") == sorted(tuple(row.values()) for row in every)
+
+
 def test_late_rows_are_counted(tmp_path: Path, spark: SparkSession) -> None:
     visits = Visits(tmp_path)
     job = hf.Job("late", spark, store=str(tmp_path / "store"))
@@ -256,17 +302,27 @@ def test_a_function_that_raises_ends_the_run_and_leaves_the_epoch_out(tmp_path: 
     assert max(written(tmp_path / "minutes", "_epoch")) == (2,)
 
 
-@pytest.mark.xfail(strict=True, raises=hf.StoreError, reason="a begun epoch cannot be finished by another function yet")
-def test_a_mended_function_goes_on_with_the_epoch_that_failed(tmp_path: Path, spark: SparkSession) -> None:
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_mended_function_goes_on_with_the_epoch_that_failed(tmp_path: Path, spark: SparkSession, dies: bool) -> None:
+    """Also if the first driver that had it died when the store knew of it, and nothing had been applied."""
     visits = Visits(tmp_path, torn=(3,))
     job, _ = poisoned(visits, spark, by_minute())
     with pytest.raises(hf.FunctionError):
         go(job)
     job, stage = poisoned(visits, spark, by_minute(forgiving=True))
+    if dies:
+        ledger = Ledger(Store(job.store), SECTION)
+        known = ledger.find_job()
+        assert known is not None
+        upgrade = upgrading.look(ledger, known, job.plan().sized(known.slices))
+        assert upgrade is not None
+        upgrade.perform(ledger.take_ownership("h", 1, "").incarnation)
 
     def mended(run: hf.Run) -> None:
         run.await_termination()
         assert state_of(run, stage) == visits.state(torn="page = 'torn'")
+        said = [event.text for event in run.status().events if event.kind == "changed"]
+        assert ("epoch 3, which had failed, is finished by the functions as they are now" in said) != dies
 
     go(job, mended)
     assert written(tmp_path / "minutes", "user, epoch_us(minute), visits") == visits.closed("page = 'torn'")

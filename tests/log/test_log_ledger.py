@@ -14,7 +14,7 @@ from holdfast.errors import CorruptionError, StoreError
 from holdfast.log import ledger as ledger_module
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import pack_name
-from holdfast.log.records import Commit, Fence, JobFile, Manifest, Prepare, Routing, SegmentRef
+from holdfast.log.records import Commit, Fence, GraphFile, JobFile, Manifest, Mark, Prepare, Routing, SegmentRef
 from holdfast.log.segment import segment_name
 from holdfast.log.store import Store
 
@@ -259,6 +259,62 @@ def test_the_cut_keeps_what_the_second_newest_checkpoint_needs(
         assert all(store.exists(pack) for pack in made.packs)
     assert len(ledger.prepares(25)) == 6
     assert Ledger(store).last_committed() == commit(30)
+
+
+def graph(version: int, epoch: int, mends: int = 0) -> GraphFile:
+    return GraphFile(version, epoch, 1, {}, [], [], [], [], 0, mends=mends)
+
+
+def test_a_mark_of_failure_counts_until_the_epoch_was_applied_after_all(ledger: Ledger, store: Store) -> None:
+    """Each version of the graph has its own: another function may fail, or not, where this one did."""
+    ledger.put_prepare(prepare(1))
+    assert ledger.failed(1) is None
+    ledger.mark_applied(Fence(1, 1, 0))  # of an epoch that never failed there is nothing to say
+    ledger.mark_failed(Fence(1, 1, 0), "a torn page")
+    ledger.mark_failed(Fence(2, 1, 0), "again")
+    assert ledger.failed(1) == Mark(Fence(1, 1, 0), "failed", 0, "a torn page")
+    assert Ledger(store).last_prepared() == (1, 1)
+
+    ledger.put_graph(graph(1, 0, mends=1))
+    assert ledger.failed(1) is None
+    ledger.mark_failed(Fence(3, 1, 0), "still torn")
+    found = Ledger(store).failed(1)
+    assert found is not None
+    assert (found.graph, found.text) == (1, "still torn")
+    Ledger(store).mark_applied(Fence(4, 1, 0))
+    assert ledger.failed(1) is None
+
+
+def test_only_the_levels_that_a_graph_mends_may_be_of_the_graph_before(ledger: Ledger, store: Store) -> None:
+    ledger.put_prepare(prepare(4))
+    ledger.put_prepare(prepare(4, level=2))
+    zombie = Ledger(store)
+    assert zombie.graph() is None
+    ledger.put_graph(graph(1, 3, mends=2))
+    for level in (1, 2):
+        found = ledger.get_prepare(4, level)
+        assert found is not None
+        ledger.refuse_former_graph(found)
+    zombie.put_prepare(prepare(4, level=3))
+    with pytest.raises(StoreError, match="version 0 of the job's graph"):
+        ledger.put_prepare(prepare(4, level=3, incarnation=2))
+    zombie.put_prepare(prepare(5))
+    with pytest.raises(StoreError, match="version 0 of the job's graph"):
+        ledger.put_prepare(prepare(5, incarnation=2))
+
+
+def test_marks_go_with_the_cut(ledger: Ledger, store: Store) -> None:
+    fill(ledger, 5)
+    for epoch in (2, 4):
+        ledger.mark_failed(Fence(1, epoch, 0), "")
+        ledger.mark_applied(Fence(1, epoch, 0))
+    checkpoint(ledger, 3)
+    checkpoint(ledger, 5)
+    assert ledger.cut(5) == 3
+    assert [name for name in sorted(store.list("prepare")) if not name.endswith(".1")] == [
+        "0000000004.applied0",
+        "0000000004.failed0",
+    ]
 
 
 def test_the_last_hundred_prepares_and_commits_outlive_the_cut(ledger: Ledger, store: Store) -> None:

@@ -16,7 +16,7 @@ from holdfast.operators.session import SessionSpec
 from holdfast.operators.spec import AggregateSpec, Column, StageSpec
 from holdfast.operators.top_k import TopKSpec
 from holdfast.operators.window import WindowSpec
-from holdfast.plan.changes import Comparison, compare, mapping, same_function, tables_of
+from holdfast.plan.changes import Comparison, compare, mapping, mends, same_function, tables_of
 from holdfast.plan.stage import InputPlan, StagePlan, TimePlan
 from holdfast.state.typed import StateSpec
 
@@ -91,8 +91,34 @@ def test_aggregates_come_and_go(spec: Any) -> None:
 
 def test_stages_come_and_go() -> None:
     found = compare([plan(COUNTS), plan(TOP, "old", 2)], [plan(COUNTS), plan(windows(), "young", 2)])
-    assert found.changes == ("stage 'old' is gone: its state is dropped", "stage 'young' is new: it starts empty")
+    assert found.changes == (
+        "stage 'old' is gone: its state is dropped",
+        "stage 'young' is new: it starts empty, with the rows of the next epoch",
+    )
     assert not found.refusals
+
+
+def test_sources_may_be_read_by_others_and_may_go_but_not_come() -> None:
+    same = [plan(COUNTS)]
+    assert compare(same, same, ["a", "b"], ["b", "a", "a"]) == Comparison((), (), False)
+    found = compare(same, same, ["a", "b", "a"], ["a"])
+    assert found == Comparison(("source 'b' is gone: how far it was read is forgotten",), (), False)
+    (line,) = compare(same, same, ["b", "a", "a"], ["a", "c"]).refusals
+    assert line.startswith("source 'c': nothing in the store, which has a, b (it would be read from its beginning")
+
+
+def test_what_may_finish_an_epoch_that_failed() -> None:
+    """Functions and their states, from the level that failed on; nothing that the prepared levels speak of."""
+    other = replace(PROCESS, function=cloudpickle.dumps(lambda key, rows, context: None), states=(COUNT,))
+    before = [plan(COUNTS), plan(PROCESS, "own", 2)]
+    assert mends(before, [plan(COUNTS), plan(other, "own", 2)], 2)
+    assert mends(before, [plan(COUNTS), plan(other, "own", 2)], 1)
+    assert not mends(before, [plan(COUNTS), plan(other, "own", 2)], 3)  # level 3 has rows of the old function
+    assert not mends(before, [plan(COUNTS), plan(replace(other, outputs=(("", KEYS), ("more", KEYS))), "own", 2)], 2)
+    assert not mends(before, [plan(COUNTS), plan(replace(other, values=VALUES[:2]), "own", 2)], 2)
+    assert not mends(before, [plan(COUNTS), plan(other, "own", 2, number=1)], 2)
+    assert not mends(before, [plan(COUNTS)], 2)
+    assert not mends(before, [plan(replace(COUNTS, aggregates=(N,))), plan(other, "own", 2)], 2)
 
 
 def test_where_the_log_has_a_stage_is_nothing_to_tell_but_must_be_converted() -> None:
@@ -200,7 +226,7 @@ def test_every_difference_is_shown() -> None:
     asked = replace(windows(size=20 * SECOND, every=20 * SECOND), keys=(Column("g", "string"),))
     found = compare([plan(windows())], [plan(asked)], ["a"], ["b"])
     assert [line.split(":")[0] for line in found.refusals] == [
-        "sources, in the order Spark reads them",
+        "source 'b'",
         *["stage 'one'"] * 3,
     ]
 

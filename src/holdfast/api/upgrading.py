@@ -5,6 +5,10 @@ the first container starts: bring every slice to the last committed epoch with t
 column by column, write all of it as one checkpoint, and put that checkpoint and the new graph into the store as one
 file. Until that file is there nothing has happened and the old job can go on; after it only the new one can.
 
+An epoch that is prepared and not committed can only be finished in the terms in which it began, with one exception: a
+function raised in it. Then the same file says that the new functions finish it (the design has a file of its own for
+that, beside the ``prepare``; but two files are not written at once, and functions are in the graph's).
+
 One process does it, some slices at a time. Doing it in containers would be faster for a large state, but every
 container would have to run two graphs at once; a change of the graph is rare, and a restart anyway.
 """
@@ -31,11 +35,12 @@ from holdfast.container.threads import ThreadTable
 from holdfast.errors import FencedError, HoldfastError, StoreError
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import Pack, PackWriter, SliceState, pack_name
-from holdfast.log.records import Fence, GraphFile, JobFile, Manifest
+from holdfast.log.records import SPARK, Fence, GraphFile, JobFile, Manifest
 from holdfast.operators.build import Operator
 from holdfast.operators.process import ProcessSpec
-from holdfast.plan.changes import Comparison, TableSource, compare, mapping
+from holdfast.plan.changes import Comparison, TableSource, compare, mapping, mends
 from holdfast.plan.stage import StagePlan
+from holdfast.spark.rebasing import rebase
 from holdfast.state import copies
 from holdfast.state.table import Layout
 
@@ -70,10 +75,10 @@ def look(ledger: Ledger, file: JobFile, plan: JobPlan) -> Upgrade | None:
             safe="Nothing was changed.",
             todo="Start the job as it was; give a stage that means something else another name; or use a new store.",
         )
-    if not found.converts:
-        return None
     upgrade = Upgrade(ledger, file, before, now, plan.fingerprint(), found)
-    upgrade.refuse_unfinished()
+    if not (found.converts or upgrade.moves_sources):
+        return None
+    upgrade.standing()
     return upgrade
 
 
@@ -109,28 +114,51 @@ class Upgrade:
         self._stored = {plan.name: plan for plan in stored}
         self._asked = asked
         self._fingerprint = fingerprint
+        former = ledger.graph()
+        self._converts = found.converts
+        # The source at each place of Spark's plan, as it was and as it is.
+        self._places = (former.graph if former else file.graph).get("sources", []), fingerprint.get("sources", [])
 
-    def refuse_unfinished(self) -> int:
-        """The last committed epoch, unless the next one has begun: it can only be finished as it began."""
+    @property
+    def moves_sources(self) -> bool:
+        """Other stages and stateless sinks read the sources than before."""
+        before, now = self._places
+        return bool(before != now)
+
+    def standing(self) -> tuple[int, int]:
+        """The last committed epoch, and how many levels of the next one are prepared and mended by this change. One
+        that has begun and is not mended can only be finished as it began: then nothing can be changed yet."""
         commit, prepared = self._ledger.last_committed(), self._ledger.last_prepared()
         committed = commit.fence.epoch if commit else 0
-        if prepared is not None and prepared[0] > committed:
-            raise StoreError(
-                f"Job {self._file.name!r} has changed, but epoch {prepared[0]} was begun before that and is not "
-                "committed: what it is has been fixed in terms of the job as it was.",
-                safe="Nothing was changed.",
-                todo=f"Start once more with the job as it was, so that epoch {prepared[0]} is finished.",
-            )
-        return committed
+        if prepared is None or prepared[0] <= committed:
+            return committed, 0
+        epoch, level = prepared
+        failed = self._ledger.failed(epoch)
+        functions_alone = not self.moves_sources and mends(list(self._stored.values()), self._asked, level)
+        if failed is not None and functions_alone:
+            return committed, level
+        raise StoreError(
+            f"Job {self._file.name!r} has changed, but epoch {epoch} was begun before that and is not committed: what "
+            "it is has been fixed in terms of the job as it was."
+            + (f" It failed: {failed.text}" if failed is not None else ""),
+            safe="Nothing was changed.",
+            todo=f"Start once more with the job as it was, so that epoch {epoch} is finished."
+            if failed is None
+            else f"Start with nothing changed but the function that failed, and its states: it finishes epoch {epoch} "
+            f"(stages below level {level} have done their part of it). Then change the rest.",
+        )
 
     def perform(self, incarnation: int) -> GraphFile:
         """Convert the state and put the new graph in its place. For the owner of the job only: it must be the one that
         nobody else prepares epochs for."""
-        began, epoch = time.monotonic(), self.refuse_unfinished()
+        began, (epoch, mended) = time.monotonic(), self.standing()
         former = self._ledger.graph()
         version = former.version + 1 if former else 1
-        manifest = self._checkpoint(incarnation, epoch, version) if epoch else None
-        faults.place("driver", "before-graph", epoch)
+        spark = self._ledger.spark
+        if self.moves_sources:
+            spark = f"{SPARK}-{version}-{incarnation}"
+            if commit := self._ledger.last_committed():
+                rebase(self._ledger.section, self._ledger.spark, spark, *self._places, commit.batch_id)
         graph = GraphFile(
             version=version,
             epoch=epoch,
@@ -138,14 +166,25 @@ class Upgrade:
             graph=self._fingerprint,
             stages=[plan.to_dict() for plan in self._asked],
             changes=list(self.changes),
-            packs=list(manifest.packs) if manifest else [],
-            slices=list(manifest.slices) if manifest else [],
+            packs=[],
+            slices=[],
             created=time.time_ns() // 1_000_000,
+            mends=mended,
+            spark=spark,
         )
+        if not self._converts:  # log and checkpoints are in the terms of both
+            kept = (former.epoch, former.packs, former.slices, former.mends) if former else (0, [], [], 0)
+            graph = replace(graph, epoch=kept[0], packs=kept[1], slices=kept[2], mends=kept[3])
+        elif epoch:
+            manifest = self._checkpoint(incarnation, epoch, version)
+            graph = replace(graph, packs=list(manifest.packs), slices=list(manifest.slices))
+        faults.place("driver", "before-graph", epoch)
         owner = self._ledger.newest_owner()
         if owner is None or owner.incarnation != incarnation:
             raise _overtaken(self._file.name)
         self._ledger.put_graph(graph)
+        if mended:
+            self.changes += (f"epoch {epoch + 1}, which had failed, is finished by the functions as they are now",)
         faults.place("driver", "after-graph", epoch)
         LOG.info("the graph was changed at epoch %d in %.1f s", epoch, time.monotonic() - began)
         return graph

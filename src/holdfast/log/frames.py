@@ -41,6 +41,7 @@ _NOUNS = {
     b"segm": "a segment",
     b"pack": "a checkpoint pack",
     b"prep": "a prepare file",
+    b"mark": "a mark of an epoch that failed",
     b"cmit": "a commit file",
     b"ownr": "an owner file",
     b"rout": "a routing table",
@@ -154,6 +155,9 @@ class FrameFile:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def length(self, number: int) -> int:
+        return int(self._entries[number][1])
 
     def frame(self, number: int) -> pa.Buffer:
         offset, length, crc = self._entries[number].tolist()

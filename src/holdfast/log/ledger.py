@@ -14,11 +14,12 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from holdfast.errors import CorruptionError, FencedError, StoreError
+from holdfast.log.differences import differences
 from holdfast.log.pack import parse_pack_name
-from holdfast.log.records import Commit, GraphFile, JobFile, Manifest, Owner, Prepare, Routing
+from holdfast.log.records import SPARK, Commit, Fence, GraphFile, JobFile, Manifest, Mark, Owner, Prepare, Routing
 from holdfast.log.segment import parse_segment_name
 from holdfast.log.store import Store
 
@@ -26,6 +27,7 @@ KEPT = 100
 """How many epochs' prepares and commits outlive the log's cut."""
 
 _PREPARE = re.compile(r"(\d{10,})\.(\d+)")
+_MARK = re.compile(r"(\d{10,})\.(?:failed|applied)\d+")
 
 
 class _Record(Protocol):
@@ -139,6 +141,12 @@ class Ledger:
             self._graph = (self._graphs.newest(),)
         return self._graph[0]
 
+    @property
+    def spark(self) -> str:
+        """The folder of Spark's own checkpoint, in the section."""
+        graph = self.graph()
+        return graph.spark if graph is not None else SPARK
+
     def put_graph(self, graph: GraphFile) -> None:
         """From here on the job has that graph."""
         _, won = self._graphs.put(graph.version, graph)
@@ -174,9 +182,7 @@ class Ledger:
     def put_prepare(self, prepare: Prepare) -> Prepare:
         """What the level of the epoch is from now on: ``prepare`` if we were first, else the winner's."""
         epoch, level = prepare.fence.epoch, prepare.level
-        graph = self.graph()
-        if graph is not None:
-            prepare = replace(prepare, graph=graph.version)
+        prepare = replace(prepare, graph=self._version)
         if not self.section.put_if_absent(prepare.file, prepare.to_bytes()):
             winner = self.get_prepare(epoch, level)
             if winner is None:
@@ -198,10 +204,13 @@ class Ledger:
     def refuse_former_graph(self, prepare: Prepare) -> None:
         """A prepare above the epoch where the graph was changed must be of the graph that it was changed to.
 
-        It is not if two drivers were at work: one that did not know yet that it was replaced, and its successor.
+        It is not if two drivers were at work: one that did not know yet that it was replaced, and its successor. The
+        levels that the graph mends were there before it, and are the same in terms of both.
         """
         graph = self.graph()
-        if graph is not None and prepare.fence.epoch > graph.epoch and prepare.graph < graph.version:
+        if graph is None or (prepare.fence.epoch == graph.epoch + 1 and prepare.level <= graph.mends):
+            return
+        if prepare.fence.epoch > graph.epoch and prepare.graph < graph.version:
             raise StoreError(
                 f"{self.section.uri}/{prepare.file} is in terms of version {prepare.graph} of the job's graph, but "
                 f"{graph.file} says that it has version {graph.version} since epoch {graph.epoch}: two drivers with "
@@ -210,6 +219,29 @@ class Ledger:
                 todo="See that no driver of this job runs. If that epoch is committed, delete the graph's file; if it "
                 "is not, delete the prepare, which nobody has applied.",
             )
+
+    def mark_failed(self, fence: Fence, text: str) -> None:
+        """Applying the epoch raised and was taken back: it may become what other functions make of it."""
+        mark = Mark(fence, "failed", self._version, text)
+        self.section.put_if_absent(mark.file, mark.to_bytes())
+
+    def mark_applied(self, fence: Fence) -> None:
+        """Before the sinks of an epoch that bears a mark: from here on it is what these functions made of it."""
+        if self.failed(fence.epoch) is not None:
+            mark = Mark(fence, "applied", self._version)
+            self.section.put_if_absent(mark.file, mark.to_bytes())
+
+    def failed(self, epoch: int) -> Mark | None:
+        """The mark of an epoch that raised with the graph there is, unless its sinks may have begun nevertheless."""
+        mark = _read(self.section, Mark.file_of(epoch, "failed", self._version), Mark.from_bytes)
+        if mark is not None and self.section.exists(Mark.file_of(epoch, "applied", self._version)):
+            return None
+        return mark
+
+    @property
+    def _version(self) -> int:
+        graph = self.graph()
+        return graph.version if graph is not None else 0
 
     def last_prepared(self) -> tuple[int, int] | None:
         """The newest (epoch, level) that is prepared."""
@@ -303,6 +335,8 @@ class Ledger:
         recent = set(sorted({number for number, _ in prepared})[-KEPT:])
         gone = [key for key in prepared if key[0] <= epoch and key[0] not in recent]
         self.section.delete(Prepare.file_of(*key) for key in gone)
+        marks = ((name, _MARK.fullmatch(name)) for name in self.section.list("prepare"))
+        self.section.delete(f"prepare/{name}" for name, mark in marks if mark and int(mark[1]) <= epoch)
         commits = self._commits.numbers()
         self._commits.delete(number for number in commits[:-KEPT] if number <= epoch)
         self.forget(epoch)
@@ -370,26 +404,3 @@ def _read(store: Store, file: str, parse: Callable[[bytes, str], R]) -> R | None
     if record.file != file:
         raise CorruptionError(f"{store.uri}/{file} holds what was written as {record.file}")
     return record
-
-
-def differences(where: str, stored: Any, asked: Any) -> list[str]:
-    """What differs, line by line, each with its place."""
-    if isinstance(stored, dict) and isinstance(asked, dict):
-        lines: list[str] = []
-        for key in dict.fromkeys([*stored, *asked]):
-            if key not in asked:
-                lines.append(f"{where}.{key}: {_short(stored[key])} in the store, nothing now")
-            elif key not in stored:
-                lines.append(f"{where}.{key}: nothing in the store, {_short(asked[key])} now")
-            else:
-                lines += differences(f"{where}.{key}", stored[key], asked[key])
-        return lines
-    if isinstance(stored, list) and isinstance(asked, list) and len(stored) == len(asked):
-        pairs = enumerate(zip(stored, asked, strict=True))
-        return [line for number, (a, b) in pairs for line in differences(f"{where}[{number}]", a, b)]
-    return [] if stored == asked else [f"{where}: {_short(stored)} in the store, {_short(asked)} now"]
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else text[:197] + "…"

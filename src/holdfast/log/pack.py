@@ -118,6 +118,10 @@ class Pack:
             )
         return rows
 
+    def nbytes(self, stage: Stage, slice: int) -> int:
+        """How much of the file a slice is."""
+        return self._frames.length(self.entries[stage, slice].frame)
+
     def verify(self) -> int:
         """Read every frame and its checksum; the number of slices."""
         self._frames.verify()

@@ -1,4 +1,4 @@
-"""The small files that say what happened: prepare, commit, owner, routing, manifest, ``job.json`` and ``graph/``.
+"""The small files that say what happened: prepare, mark, commit, owner, routing, manifest, ``job.json`` and ``graph/``.
 
 Each is a frozen dataclass that knows its file name and its bytes. All but the last two are frames (JSON
 first, then attachments as they are), so that one altered byte is an error and not another history.
@@ -11,7 +11,7 @@ import json
 import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
 from holdfast.errors import CorruptionError
 from holdfast.log.frames import FORMAT, FrameFile, FrameWriter, newer_format
@@ -23,11 +23,16 @@ __all__ = [
     "GraphFile",
     "JobFile",
     "Manifest",
+    "Mark",
     "Owner",
     "Prepare",
     "Routing",
     "SegmentRef",
 ]
+
+
+SPARK = "spark"
+"""The folder of Spark's own checkpoint, in its section, until the graph names another."""
 
 
 @dataclass(frozen=True, order=True)
@@ -99,6 +104,33 @@ class Prepare:
         said["fence"] = Fence(**said["fence"])
         said["segments"] = tuple(SegmentRef(**(ref | {"partial": tuple(ref["partial"])})) for ref in said["segments"])
         return cls(**said, attachments=attachments)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """That applying an epoch ``failed`` with the functions of that version of the graph, so that no sink has had any of
+    it; or that it was ``applied`` with them after all, so that sinks may have."""
+
+    fence: Fence
+    kind: Literal["failed", "applied"]
+    graph: int
+    text: str = ""
+
+    @staticmethod
+    def file_of(epoch: int, kind: str, graph: int) -> str:
+        return f"prepare/{epoch:010d}.{kind}{graph}"
+
+    @property
+    def file(self) -> str:
+        return self.file_of(self.fence.epoch, self.kind, self.graph)
+
+    def to_bytes(self) -> bytes:
+        return _pack(b"mark", asdict(self))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str) -> Mark:
+        said, _ = _unpack(data, name, b"mark")
+        return cls(**(said | {"fence": Fence(**said["fence"])}))
 
 
 @dataclass(frozen=True)
@@ -236,7 +268,9 @@ class GraphFile:
     """The graph that the job has since ``epoch``, with the checkpoint that begins it. The highest version counts.
 
     Everything up to ``epoch`` was logged and checkpointed in terms of the graph before. The checkpoint stands in the
-    same file, so that whoever sees the new graph sees its state too.
+    same file, so that whoever sees the new graph sees its state too. So does what it mends: of the epoch after
+    ``epoch``, which had failed, the first ``mends`` levels were prepared before and are finished by this graph. And so
+    does the folder of Spark's own checkpoint, which depends on what reads the sources.
     """
 
     version: int
@@ -249,6 +283,8 @@ class GraphFile:
     slices: list[int]  # slice s is in packs[slices[s]]
     created: int  # ms
     format: int = FORMAT
+    mends: int = 0
+    spark: str = SPARK
 
     @staticmethod
     def file_of(version: int) -> str:

@@ -40,6 +40,7 @@ _APART: Mapping[str, frozenset[str]] = {
     "join": frozenset({"keys"}),
     "lookup": frozenset({"keys", "values", "peer", "found", "how"}),  # it holds nothing
     "top_k": frozenset({"keys", "rank", "hidden_keys"}),
+    "window_top_k": frozenset({"keys", "rank"}),
     "distinct": frozenset({"keys", "values", "time"}),
     "process": frozenset({"keys", "values", "time", "function", "states", "outputs", "rows", "errors", "drop_late"}),
 }
@@ -80,11 +81,16 @@ def compare(
     """What happened to the graph between a store and a job that opens it."""
     changes: list[str] = []
     refusals: list[str] = []
-    if list(stored_sources) != list(asked_sources):
-        refusals.append(
-            f"sources, in the order Spark reads them: {list(stored_sources)} in the store, {list(asked_sources)} now "
-            "(Spark knows its offsets by that order alone; each stage over a source reads it once)"
-        )
+    known = ", ".join(sorted(set(stored_sources)))
+    for name in dict.fromkeys(asked_sources):
+        if name not in stored_sources:
+            refusals.append(
+                f"source '{name}': nothing in the store, which has {known} (it would be read from its beginning, and "
+                "what the job had from it under another name would come twice)"
+            )
+    for name in dict.fromkeys(stored_sources):
+        if name not in asked_sources:
+            changes.append(f"source '{name}' is gone: how far it was read is forgotten")
     before, now = {plan.name: plan for plan in stored}, {plan.name: plan for plan in asked}
     for name, plan in before.items():
         if name not in now:
@@ -102,9 +108,26 @@ def compare(
                 "now (it would be told to take back rows that it never got)"
             )
         else:
-            changes.append(f"stage '{name}' is new: it starts empty")
+            changes.append(f"stage '{name}' is new: it starts empty, with the rows of the next epoch")
     converts = [_essence(plan) for plan in stored] != [_essence(plan) for plan in asked]
     return Comparison(tuple(changes), tuple(refusals), converts)
+
+
+def mends(stored: Sequence[StagePlan], asked: Sequence[StagePlan], level: int) -> bool:
+    """Whether all that differs are functions and states of ``process`` on that level or above it.
+
+    Then an epoch that is prepared up to that level, and had raised there, is the same in terms of both graphs: its rows
+    are for the same stages, and what the levels below made of it stays. Outputs may not differ, because the sinks of an
+    epoch are fixed with its first level.
+    """
+
+    def rest(plan: StagePlan) -> StagePlan:
+        plain, spec = _essence(plan), plan.operator
+        if plan.level < level or not isinstance(spec, ProcessSpec):
+            return plain
+        return replace(plain, operator=replace(spec, function=b"", states=()))
+
+    return [rest(plan) for plan in stored] == [rest(plan) for plan in asked]
 
 
 def same_function(one: bytes, other: bytes) -> bool:

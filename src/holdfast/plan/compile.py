@@ -23,16 +23,20 @@ from holdfast.operators.spec import Column as PlainColumn
 from holdfast.operators.spec import StageSpec
 from holdfast.plan.data import to_plain
 from holdfast.plan.ddl import struct_of
-from holdfast.plan.frames import Expression, Found, Frame, Given
-from holdfast.plan.graph import DIFF, Node, Output, Sink, Source, Stage, evaluate, leaves, outputs, updating
+from holdfast.plan.frames import Expression, Found, Frame, Given, S
+from holdfast.plan.graph import DIFF, Node, Output, Sink, Source, Stage, Step, evaluate, leaves, outputs, updating
 from holdfast.plan.stage import InputPlan, StagePlan
+from holdfast.plan.watching import filtered, watched
 from holdfast.spark.hashing import can_hash
+from holdfast.spark.observing import observe
 from holdfast.spark.types import key_type_error
 from holdfast.state.slice import MAIN
 
 MAX_SLICES = 32_768
 LEAF = "_s"
 """Tells rows of one source from those of another, where a stage's watermark is the least of both."""
+Look = Callable[[S, str, Mapping[int, str]], S]
+"""(rows, column of event times, the numbers of the leaves they come from with the names of their largest times)"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +44,7 @@ class StageInput:
     """One input of a stage: where its rows come from and which columns of them Spark makes.
 
     ``time`` is the value column with the event time; ``observed`` names, for each leaf whose event times only this
-    input sees, the largest of them.
+    input sees, the largest of them. ``time_column`` is the event time as the steps before know it, if they do.
     """
 
     plan: StagePlan
@@ -51,6 +55,12 @@ class StageInput:
     time: str | None = None
     observed: tuple[tuple[Source | Output, str], ...] = ()
     ahead: int | None = None
+    time_column: str | None = None
+
+    @property
+    def watches(self) -> bool:
+        """Whether event times are to be seen ahead of filters."""
+        return self.place.level == 1 and self.time_column is not None and filtered(self.node)
 
     @property
     def updating(self) -> bool:
@@ -65,15 +75,37 @@ class StageInput:
     def hidden(self) -> tuple[str, ...]:
         return (*((DIFF,) if self.updating else ()), *((LEAF,) if len(self.observed) > 1 else ()))
 
+    def evaluated(self, frames: Mapping[Node, S], look: Look[S]) -> S:
+        """The rows behind the steps, from the frames of the leaves; ``look`` is shown rows that a filter may drop."""
+        if not self.watches:
+            return evaluate(self.node, frames, self.hidden)
+
+        def see(node: Node, column: str) -> Step:
+            below = set(leaves(node))
+            mine = {at: name for at, (leaf, name) in enumerate(self.observed) if leaf in below}
+            return Step(node, "look", lambda frame, _: look(frame, column, mine), filters=False)
+
+        def columns(node: Node) -> list[str]:
+            return [name for name in evaluate(node, frames, self.hidden).columns if name not in self.hidden]
+
+        assert self.time_column is not None, "asked before: watches"
+        return evaluate(watched(self.node, self.time_column, columns, see), frames, self.hidden)
+
     def rows(self, frames: Mapping[Node, DataFrame]) -> DataFrame:
         """The intake's columns, from the frames of the leaves."""
-        if len(self.observed) > 1:
+        several = len(self.observed) > 1
+        if several:
             numbers = {leaf: at for at, (leaf, _) in enumerate(self.observed)}
             frames = {
                 leaf: frame.withColumn(LEAF, F.lit(numbers.get(leaf, -1)))  # type: ignore[arg-type]
                 for leaf, frame in frames.items()
             }
-        frame = evaluate(self.node, frames, self.hidden)
+
+        def look(frame: DataFrame, column: str, names: Mapping[int, str]) -> DataFrame:
+            which = [(name, F.col(LEAF) == number if several else None) for number, name in names.items()]
+            return observe(frame, column, which, self.ahead)
+
+        frame = self.evaluated(frames, look)
         return frame.select(
             *([] if self.hashed_at_intake else [F.xxhash64(*self.keys).alias("_h")]),
             *self.hidden,

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.operators.session import SessionSpec
     from holdfast.operators.top_k import TopKSpec
     from holdfast.operators.window import WindowSpec
+    from holdfast.operators.window_top_k import WindowTopKSpec
 
 _TIMES = ("timestamp", "timestamp_ntz")
 
@@ -44,6 +45,8 @@ class DraftInput:
     key_values: tuple[Expression, ...]
     values: Values
     time: int | None = None
+    time_column: str | None = None
+    """Its name, where it is a column as it is and no expression."""
 
     @property
     def columns(self) -> list[str]:
@@ -98,6 +101,7 @@ class Draft:
                 todo="Use a timestamp column; cast it before with with_column.",
             )
         item.time = item.values.add(on, "event time")
+        item.time_column = on if isinstance(on, str) and on in item.columns else None
         return item.time
 
     def finish(
@@ -140,6 +144,7 @@ class Draft:
                 None if item.time is None else f"v{item.time}",
                 mine,
                 self.ahead,
+                item.time_column,
             )
             for item, place, mine in zip(self.inputs, places, seen, strict=True)
         )
@@ -321,10 +326,7 @@ def top_k(
     from holdfast.operators.top_k import TopKSpec
 
     item = draft.inputs[0]
-    order = tuple((item.values.add(value, "order"), descending) for value, descending in by)
-    for name in item.columns:
-        if hidden_keys or name not in item.key_names:
-            item.values.add(name, "column")
+    order = _order(item, by, hidden_keys=hidden_keys)
     return TopKSpec(
         keys=item.keys,
         values=tuple(item.values.plain),
@@ -336,6 +338,38 @@ def top_k(
         final_input=final,
         hidden_keys=hidden_keys,
     )
+
+
+def window_top_k(
+    draft: Draft,
+    *,
+    k: int,
+    by: Sequence[tuple[Given, bool]],
+    ties: str,
+    rank: str,
+    size: int,
+    offset: int,
+    on: Given,
+) -> WindowTopKSpec:
+    from holdfast.operators.window_top_k import WindowTopKSpec
+
+    _refuse_updating(draft, "a top_k of windows")
+    item = draft.inputs[0]
+    time = draft.take_time(on)
+    assert time is not None, "these windows are in event time"
+    order = _order(item, by)
+    return WindowTopKSpec(item.keys, tuple(item.values.plain), order, k, time, size, offset, ties, rank)
+
+
+def _order(
+    item: DraftInput, by: Sequence[tuple[Given, bool]], *, hidden_keys: bool = False
+) -> tuple[tuple[int, bool], ...]:
+    """The columns to order by; all others come along."""
+    order = tuple((item.values.add(value, "order"), descending) for value, descending in by)
+    for name in item.columns:
+        if hidden_keys or name not in item.key_names:
+            item.values.add(name, "column")
+    return order
 
 
 def distinct(draft: Draft, *, on: Given | None, within: int | None, bloom: tuple[int, float] | None) -> DistinctSpec:

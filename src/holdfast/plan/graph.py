@@ -28,11 +28,16 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A stateless step; ``run`` gets the names of hidden columns that must survive it."""
+    """A stateless step; ``run`` gets the names of hidden columns that must survive it.
+
+    ``before`` tells which column of the parent a column is, unchanged; None: it is made here, or nobody knows.
+    """
 
     parent: Node
     label: str
     run: Callable[[Any, tuple[str, ...]], Any]
+    filters: bool = True
+    before: Callable[[str], str | None] = lambda _: None
 
 
 @dataclass(frozen=True, eq=False)

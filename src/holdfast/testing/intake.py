@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.log.records import Fence, SegmentRef
 from holdfast.log.store import Store
 from holdfast.plan.compile import LEAF, StageInput
-from holdfast.plan.graph import Node, evaluate
+from holdfast.plan.graph import Node
 from holdfast.spark.intake import EventTime, Intake, IntakeTask
 from holdfast.testing.frame import MemoryFrame
 from holdfast.testing.hashing import xxhash64
@@ -33,7 +34,8 @@ def take_in(
     inputs: Sequence[StageInput], frames: Sequence[Mapping[Node, MemoryFrame]], fence: Fence, slices: int, clock: int
 ) -> Taken:
     """The rows of one level's inputs, each from the frames of its leaves. ``clock`` is the epoch's, µs."""
-    batches = [_rows(item, leaves) for item, leaves in zip(inputs, frames, strict=True)]
+    seen: dict[str, int] = {}
+    batches = [_rows(item, leaves, clock, seen) for item, leaves in zip(inputs, frames, strict=True)]
     intake = Intake(
         store=cast(Store, None),  # no segment is ever a file
         fence=fence,
@@ -45,18 +47,32 @@ def take_in(
     )
     tag, rows = IntakeTask(intake, partition=0, attempt=0).run(_tagged(batches))
     if tag is None:
-        return Taken()
+        return Taken(times=seen)
     assert rows is not None, "rows of a test go into the prepare"
+    for name, latest in tag["times"].items():
+        seen[name] = max(latest, seen.get(name, latest))
     ref = SegmentRef("", tag["rows"], tag["bytes"], tag["checksum"], 0, 0, inline=0, input_rows=tag["input_rows"])
-    return Taken(ref if ref.rows else None, rows, tag["times"], tag["dropped"])
+    return Taken(ref if ref.rows else None, rows, seen, tag["dropped"])
 
 
-def _rows(item: StageInput, leaves: Mapping[Node, MemoryFrame]) -> pa.RecordBatch:
-    """The columns that Spark would hand to the intake."""
+def _rows(item: StageInput, leaves: Mapping[Node, MemoryFrame], clock: int, seen: dict[str, int]) -> pa.RecordBatch:
+    """The columns that Spark would hand to the intake; ``seen`` gets the event times that it would observe."""
+
+    def look(frame: MemoryFrame, column: str, names: Mapping[int, str]) -> MemoryFrame:
+        times = frame.table.column(column).cast(pa.int64())
+        for number, name in names.items():
+            mine = times if LEAF not in frame.columns else times.filter(pc.equal(frame.table.column(LEAF), number))
+            if item.ahead is not None:
+                mine = mine.filter(pc.less_equal(mine, clock + item.ahead))
+            latest = pc.max(mine).as_py()
+            if latest is not None:
+                seen[name] = max(latest, seen.get(name, latest))
+        return frame
+
     if len(item.observed) > 1:
         numbers: dict[Node, int] = {leaf: at for at, (leaf, _) in enumerate(item.observed)}
         leaves = {leaf: frame.with_constant(LEAF, numbers.get(leaf, -1), "int") for leaf, frame in leaves.items()}
-    frame = evaluate(item.node, leaves, item.hidden)
+    frame = item.evaluated(leaves, look)
     keys = [frame.values(key) for key in item.keys]
     columns = {name: frame.table.column(name).combine_chunks() for name in item.hidden}
     columns |= {f"k{at}": key for at, key in enumerate(keys)}

@@ -1,0 +1,57 @@
+"""What ``job.start`` refuses before anything happens, and what it makes of safety and recovery together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import holdfast as hf
+from holdfast.api.options import Options
+from holdfast.recovery.policies import Chained
+from holdfast.safety.shards import Cut
+
+
+@pytest.mark.parametrize(
+    ("given", "says", "todo"),
+    [
+        ({"recovery": hf.Tree()}, "recovery=Tree\\(\\) needs pieces on the ring", "hf.Shards"),
+        ({"recovery": hf.Auto(), "safety": None}, "recovery=Auto\\(\\) needs pieces", "hf.Shards"),
+        ({"recovery": hf.Star(), "safety": hf.Sync()}, "recovery=Star\\(\\) needs pieces", "hf.Shards"),
+        ({"recovery": hf.Chained(), "safety": hf.Shards()}, "needs copies of whole slices", "hf.Auto"),
+        ({"safety": hf.Shards(m=0)}, "m must be at least 1", ""),
+        ({"upload_limit": "fast"}, "upload_limit cannot be 'fast'", "100 Mbit/s"),
+        ({"upload_limit": 0}, "upload_limit cannot be 0", "100 Mbit/s"),
+        ({"upload_limit": "-1 MB/s"}, "upload_limit cannot be", "100 Mbit/s"),
+        ({"upload_limit": True}, "upload_limit cannot be True", "100 Mbit/s"),
+    ],
+)
+def test_what_cannot_be_is_refused(given: dict[str, Any], says: str, todo: str) -> None:
+    with pytest.raises(hf.PlanError, match=says) as refused:
+        Options(**given)
+    assert refused.value.safe == "Nothing was started."
+    assert todo in refused.value.todo
+
+
+def test_the_way_back_fits_the_safety() -> None:
+    assert Options().way_back == Chained()
+    assert Options().ring() is None
+    assert Options(safety=hf.Shards()).way_back == hf.Auto()
+    assert Options(safety=hf.Shards(), recovery=hf.Store()).way_back == hf.Store()
+
+
+def test_a_tree_wants_its_shards_in_parts() -> None:
+    tree = Options(safety=hf.Shards(m=4, n=3), recovery=hf.Tree(parts=3))
+    assert tree.terms().shards == Cut(4, 3, 3)
+    ring = tree.ring()
+    assert ring is not None
+    assert (ring["policy"], ring["cut"]) == ("Tree", {"m": 4, "n": 3, "parts": 3})
+    assert Options(safety=hf.Shards(m=4), recovery=hf.Line()).terms().shards == Cut(4, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("limit", "rate"),
+    [("100 Mbit/s", 12.5e6), ("1Gb/s", 125e6), ("1 GB/s", 1e9), ("800 kbit/s", 1e5), ("100 Mbps", 12.5e6), (5e6, 5e6)],
+)
+def test_limits_as_people_write_them(limit: float | str, rate: float) -> None:
+    assert Options(upload_limit=limit).upload == rate
