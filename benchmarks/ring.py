@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from common import console, median, parser, report, table
-from kit.plots import RESULTS
-from matplotlib import pyplot
+from kit.plots import beside_paper, verdict
 from matplotlib.axes import Axes
 
 from holdfast.overlay.messages import wire_bytes
@@ -174,34 +171,11 @@ def measure(nodes: int, lookups: int, seed: int) -> Measured:
     return found
 
 
-@contextmanager
-def beside_paper(name: str, question: str, statement: str, verdict: str, quick: bool) -> Iterator[Axes]:
-    """One picture; under it what the paper says and whether this agrees."""
-    figure, axis = pyplot.subplots(figsize=(7.2, 5.0))
-    try:
-        yield axis
-        axis.grid(alpha=0.3)
-        if axis.get_legend_handles_labels()[0]:
-            axis.legend(frameon=False)
-        figure.suptitle(question, fontweight="bold")
-        small = f"{statement}\n{verdict}\nSimulated, one core.{' Quick size.' if quick else ''}"
-        figure.text(0.5, 0.01, small, ha="center", va="bottom", fontsize=8, color="0.35", wrap=True)
-        figure.tight_layout(rect=(0, 0.15, 1, 1))
-        RESULTS.mkdir(exist_ok=True)
-        figure.savefig(RESULTS / f"{name}{'-quick' if quick else ''}.png", dpi=120)
-    finally:
-        pyplot.close(figure)
-
-
 def counted(axis: Axes, sizes: list[int]) -> None:
     """Labels a logarithmic axis of nodes."""
     axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
     axis.minorticks_off()
     axis.set_xlabel("nodes")
-
-
-def verdict(agrees: bool, why: str) -> str:
-    return f"{'Ours agrees' if agrees else 'Ours does not agree everywhere'}: {why}"
 
 
 def grows_like_log(sizes: list[int], costs: list[float]) -> bool:
@@ -218,7 +192,7 @@ def draw(all_found: list[Measured], quick: bool) -> dict[str, bool]:
     if longer:
         why += f";\nbut longer than that: {longer}, where a prefix has more nodes than half a leaf set"
     said = verdict(routes, f"{why}. {sum(one.wrong for one in all_found)} went to the wrong node.")
-    with beside_paper("ring-routes", "How many hops does a route take?", ROUTES, said, quick) as axis:
+    with beside_paper("ring-routes", "How many hops does a route take?", ROUTES, said, quick) as (axis,):
         axis.semilogx(sizes, [one.bound for one in all_found], "k--", label="⌈log16 N⌉")
         axis.semilogx(sizes, [one.most for one in all_found], "o-", label="longest route")
         axis.semilogx(sizes, [one.mean for one in all_found], "s-", label="mean")
@@ -229,7 +203,7 @@ def draw(all_found: list[Measured], quick: bool) -> dict[str, bool]:
     delivery = all(one.arrived == one.sent and one.mended < LIMIT for one in all_found)
     why = ", ".join(f"{one.arrived:,} of {one.sent:,} at {one.nodes:,}" for one in all_found)
     said = verdict(delivery, f"delivered while a tenth of the nodes died: {why}; then repaired.")
-    with beside_paper("ring-failures", "Do messages arrive while nodes fail?", DELIVERY, said, quick) as axis:
+    with beside_paper("ring-failures", "Do messages arrive while nodes fail?", DELIVERY, said, quick) as (axis,):
         for one in all_found:
             delays = one.delays or [0.0]
             shares = [(place + 1) / one.sent for place in range(len(delays))]
@@ -246,7 +220,7 @@ def draw(all_found: list[Measured], quick: bool) -> dict[str, bool]:
         f"the bytes at rest, {begin[-1] / begin[0]:.2f} times from the beginning on."
     )
     said = verdict(upkeep, why)
-    with beside_paper("ring-upkeep", "What does keeping up the ring cost a node?", UPKEEP, said, quick) as axis:
+    with beside_paper("ring-upkeep", "What does keeping up the ring cost a node?", UPKEEP, said, quick) as (axis,):
         axis.semilogx(sizes, [one / 1e3 for one in begin], "s-", label=f"first {BEGINNING:.0f} s, joining included")
         axis.semilogx(sizes, [one * BEGINNING / 1e3 for one in quiet], "o-", label=f"{BEGINNING:.0f} s at rest")
         counted(axis, sizes)

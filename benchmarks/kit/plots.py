@@ -47,3 +47,29 @@ def millions(axis: Axes, keys: list[int]) -> None:
     axis.set_xticks(keys, [f"{number / 1e6:g} M" for number in keys])
     axis.minorticks_off()
     axis.set_xlabel("keys of state")
+
+
+@contextmanager
+def beside_paper(
+    name: str, question: str, statement: str, said: str, quick: bool, panels: int = 1
+) -> Iterator[list[Axes]]:
+    """A picture of the simulator's; under it what the paper says and whether this agrees."""
+    figure, axes = pyplot.subplots(1, panels, figsize=(7.2 if panels == 1 else 4.2 * panels, 5.0), squeeze=False)
+    try:
+        yield list(axes[0])
+        for axis in axes[0]:
+            axis.grid(alpha=0.3)
+            if axis.get_legend_handles_labels()[0]:
+                axis.legend(frameon=False)
+        figure.suptitle(question, fontweight="bold")
+        small = f"{statement}\n{said}\nSimulated, one core.{' Quick size.' if quick else ''}"
+        figure.text(0.5, 0.01, small, ha="center", va="bottom", fontsize=8, color="0.35", wrap=True)
+        figure.tight_layout(rect=(0, 0.19, 1, 1))
+        RESULTS.mkdir(exist_ok=True)
+        figure.savefig(RESULTS / f"{name}{'-quick' if quick else ''}.png", dpi=120)
+    finally:
+        pyplot.close(figure)
+
+
+def verdict(agrees: bool, why: str) -> str:
+    return f"{'Ours agrees' if agrees else 'Ours does not agree everywhere'}: {why}"

@@ -42,6 +42,13 @@ class Silent(Event):
     peer: int
 
 
+@dataclass(frozen=True, slots=True)
+class Ended(Event):
+    """The peer's process is no more, and that is certain: nothing of it will be heard again."""
+
+    peer: int
+
+
 # --------------------------------------------------------------------------------- from the node's own process
 
 

@@ -131,11 +131,18 @@ class Membership:
         return True
 
     def left(self, peer: int) -> None:
+        self._over(peer, left=True)
+
+    def ended(self, peer: int) -> None:
+        """Evidence, unlike silence: nobody waits for it, and nobody probes it later."""
+        self._over(peer, left=False)
+
+    def _over(self, peer: int, *, left: bool) -> None:
         view = self._view
         leaf = peer in view.leaves
         view.drop(peer)
         view.lost.pop(peer, None)
-        self._gone(peer, leaf, None, left=True)
+        self._gone(peer, leaf, None, left=left)
 
     def _gone(self, peer: int, leaf: bool, row: int | None, left: bool) -> None:
         self._asked.pop(peer, None)

@@ -22,6 +22,7 @@ from holdfast.overlay.core import Combine, Core
 from holdfast.overlay.events import (
     Answered,
     Collect,
+    Ended,
     Event,
     Join,
     Leave,
@@ -147,6 +148,10 @@ class Node:
         known = event.peer in self.view.leaves or event.peer in self.view.table.peers
         if known and self.membership.silent(event.peer):
             self._gone(event.peer)
+
+    def _ended(self, event: Ended) -> None:
+        self.membership.ended(event.peer)
+        self._gone(event.peer)
 
     def _unreached(self, event: Unreached) -> None:
         peer, message = event.peer, event.message
@@ -275,6 +280,7 @@ _EVENTS: dict[type[Event], Callable[[Node, Any], None]] = {
     Received: Node._received,
     Unreached: Node._unreached,
     Silent: Node._silent,
+    Ended: Node._ended,
     Tick: Node._tick,
     Join: Node._join,
     Leave: Node._leave,

@@ -1,8 +1,9 @@
 """The safety policies that a job can be started with, and what the master needs to know of each.
 
 ``Delta`` is ChronoStream's (§III-B): the rows that changed go to peers behind the epochs, the store gets everything
-now and then. ``Sync`` is what every paper compares with: stop, write everything, go on. Without either the log alone
-is the safety: it is never cut, and all of it is replayed.
+now and then. ``Shards`` is SR3's (§3.3): pieces of a slice on the ring instead of copies of it. ``Sync`` is what every
+paper compares with: stop, write everything, go on. Without any the log alone is the safety: it is never cut, and all
+of it is replayed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 from holdfast.errors import PlanError
 from holdfast.safety.intervals import Interval
+from holdfast.safety.shards import Cut
 
 EVERY_EPOCH = Interval(epochs=1)
 
@@ -27,6 +29,8 @@ class Terms:
     """How often everything goes to the store; the log is cut by that. None: never."""
     blocking: bool = False
     """No epoch runs while the store gets it."""
+    shards: Cut | None = None
+    """Instead of backups: how slices are cut into pieces, and how often each is kept, every ``every``."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,30 @@ class Delta:
 
 
 @dataclass(frozen=True)
+class Shards:
+    """Behind the epochs: each slice as ``m`` shards on ``n`` containers each, everything to the store now and then.
+
+    The containers are neighbours on the ring of the slice's key, never its owner. Of every shard ``n - 1`` holders may
+    be lost with the owner. ``every`` and ``store_every`` take a number of epochs (``10``) or a time (``"3 s"``).
+    """
+
+    m: int = 8
+    n: int = 2
+    every: int | str = "3 s"
+    store_every: int | str = "60 s"
+
+    def terms(self) -> Terms:
+        for name, value in (("m", self.m), ("n", self.n)):
+            if value < 1:
+                raise PlanError(f"{name} must be at least 1, not {value}.", safe="Nothing was started.")
+        return Terms(
+            every=Interval.of(self.every, "every"),
+            store_every=Interval.of(self.store_every, "store_every"),
+            shards=Cut(self.m, self.n),
+        )
+
+
+@dataclass(frozen=True)
 class Sync:
     """Every ``every``: no epoch runs until all of the state is in the store and verified. The baseline."""
 
@@ -59,7 +87,7 @@ class Sync:
         return Terms(store_every=Interval.of(self.every, "every"), blocking=True)
 
 
-Safety = Delta | Sync
+Safety = Delta | Shards | Sync
 
 
 def terms_of(safety: Safety | None) -> Terms:

@@ -27,7 +27,7 @@ class Scenario(Protocol):
         """Raises if an invariant breaks; else one line about what happened."""
 
 
-SCENARIOS = {"ring": "holdfast.sim.ring:Ring"}
+SCENARIOS = {"recovering": "holdfast.sim.recovering:Recovering", "ring": "holdfast.sim.ring:Ring"}
 """Name → module and class. By text, so that no scenario is imported for another one's sake."""
 
 
