@@ -71,6 +71,7 @@ class World:
         slices: int = SLICES,
         processes: bool = False,
         environment: Mapping[str, str] | None = None,
+        ring: Mapping[str, Any] | None = None,
     ) -> None:
         self.ledger = Ledger(Store(str(path / "store")), "main")
         self.plans, self.slices = plans, slices
@@ -87,8 +88,12 @@ class World:
             addresses = [Address(one.container, f"grpc://127.0.0.1:{one.port}") for one in self.services]
         self.clients = {address.container: Client(address, TOKEN) for address in addresses}
         plans = [plan.to_dict() for plan in self.plans]
+        known: list[list[str]] = []
         for name in names:
-            self.call(name, "host", stages=plans, slices=self.slices, store=self.ledger.store.uri, section="main")
+            more = {} if ring is None else {"ring": {**ring, "contacts": list(known)}}
+            store = self.ledger.store.uri
+            self.call(name, "host", stages=plans, slices=self.slices, store=store, section="main", **more)
+            known.append([name, self.clients[name].address.location])
 
     def call(self, container: str, action: str, *blobs: bytes, **header: Any) -> dict[str, Any]:
         answer, _ = self.clients[container].call(action, {"job": "j", "incarnation": 1, **header}, *blobs)

@@ -128,15 +128,35 @@ def graph(job: hf.Job, frame: DataFrame, out: str) -> dict[str, hf.StageStream]:
     return {"groups": groups, "best": best}
 
 
-def safety(config: dict[str, Any]) -> hf.Delta | hf.Sync | None:
+def safety(config: dict[str, Any]) -> hf.Delta | hf.Shards | hf.Sync | None:
     match config.get("safety", "delta"):
         case "delta":
             return hf.Delta(
                 config.get("backups", 1), every=config.get("copy_every", 1), store_every=config.get("store_every", 3)
             )
+        case "shards":
+            return hf.Shards(
+                m=config.get("m", 3),
+                n=config.get("n", 2),
+                every=config.get("copy_every", 1),
+                store_every=config.get("store_every", 3),
+            )
         case "sync":
             return hf.Sync(config.get("store_every", 3))
     return None
+
+
+def recovery(config: dict[str, Any]) -> hf.Star | hf.Line | hf.Tree | hf.Auto | None:
+    """By name and parameters, since a config is JSON."""
+    kind, parameters = config.get("recovery", (None, {}))
+    kinds = {"star": hf.Star, "line": hf.Line, "tree": hf.Tree, "auto": hf.Auto}
+    return kinds[kind](**parameters) if kind else None
+
+
+def autoscale(config: dict[str, Any]) -> hf.Autoscale | hf.PerExecutor | None:
+    if "per_executor" in config:
+        return hf.PerExecutor(**config["per_executor"])
+    return hf.Autoscale(**config["autoscale"]) if "autoscale" in config else None
 
 
 def drive(config: dict[str, Any], spark: SparkSession, during: Callable[[hf.Run], None] | None = None) -> None:
@@ -146,8 +166,13 @@ def drive(config: dict[str, Any], spark: SparkSession, during: Callable[[hf.Run]
         containers=config.get("containers", 2),
         threads=config.get("threads", 1),
         safety=safety(config),
+        recovery=recovery(config),
+        upload_limit=config.get("upload_limit"),
         slices=config.get("slices", 16),
-        trigger=None if config.get("flows") else {"availableNow": True},
+        trigger=({"processingTime": config["pace"]} if "pace" in config else None)
+        if config.get("flows")
+        else {"availableNow": True},
+        autoscale=autoscale(config),
         where=config.get("where", "auto"),
         preaggregate=config.get("preaggregate", "auto"),
         push=config.get("push", "auto"),
@@ -216,7 +241,14 @@ def rescale(run: hf.Run, at: int, to: int, die_in: str = "") -> None:
         time.sleep(0.001)
 
 
-ACTS: tuple[Callable[..., None], ...] = (rescale, unrest)
+def wait(run: hf.Run, until: str) -> None:
+    """Let it run until a file is there and everything has come to rest."""
+    while not Path(until).exists():
+        time.sleep(0.05)
+    assert run.await_settled(60), run.status()
+
+
+ACTS: tuple[Callable[..., None], ...] = (rescale, unrest, wait)
 
 
 def main() -> None:

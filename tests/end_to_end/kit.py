@@ -451,3 +451,48 @@ def committed_files(folder: Path) -> list[str]:
 
 def _batch_number(path: Path) -> int:
     return int(path.name.split(".")[0])
+
+
+class Stage:
+    """A job whose epochs go on for as long as a test does things to it, and what must be true of it afterwards."""
+
+    def __init__(self, base: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._base, self._spark, self._monkeypatch = base, spark, monkeypatch
+
+    def play(self, during: Callable[[EpochsGoOn], None], rows: int = 600, **config: Any) -> Drill:
+        drill = Drill(self._base, files=2, rows=rows, keys=300, config={"flows": True, **config})
+
+        def act(run: hf.Run) -> None:
+            with drill.flowing(lambda: run._shell.machine.committed):
+                going = EpochsGoOn(drill, run)
+                going.epochs(2)
+                during(going)
+                going.epochs(2)
+
+        drill.run_here(self._spark, self._monkeypatch, act)
+        drill.check()
+        return drill
+
+
+def until(true: Callable[[], bool], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.1)
+
+
+class Watch:
+    """How far the job is, by its store alone."""
+
+    def __init__(self, drill: Drill) -> None:
+        self._store = Store(str(drill.base / "store"))
+
+    def __call__(self) -> int:
+        with contextlib.suppress(FileNotFoundError):
+            found = Ledger(self._store, "main").last_committed()
+            return found.fence.epoch if found else 0
+        return 0
+
+    def go_on(self, epochs: int, seconds: float = 90) -> None:
+        goal = self() + epochs
+        until(lambda: self() >= goal, seconds, f"epoch {goal} is committed")

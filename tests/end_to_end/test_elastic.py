@@ -5,46 +5,14 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import driver
 import pytest
-from kit import Drill, EpochsGoOn
-from pyspark.sql import SparkSession
-
-import holdfast as hf
+from kit import Drill, EpochsGoOn, Stage
 
 pytestmark = pytest.mark.spark
-
-During = Callable[[EpochsGoOn], None]
-
-
-class Stage:
-    """A job whose epochs go on for as long as a test does things to it, and what must be true of it afterwards."""
-
-    def __init__(self, base: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._base, self._spark, self._monkeypatch = base, spark, monkeypatch
-
-    def play(self, during: During, rows: int = 600, **config: Any) -> Drill:
-        drill = Drill(self._base, files=2, rows=rows, keys=300, config={"flows": True, **config})
-
-        def act(run: hf.Run) -> None:
-            with drill.flowing(lambda: run._shell.machine.committed):
-                going = EpochsGoOn(drill, run)
-                going.epochs(2)
-                during(going)
-                going.epochs(2)
-
-        drill.run_here(self._spark, self._monkeypatch, act)
-        drill.check()
-        return drill
-
-
-@pytest.fixture
-def stage(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    return Stage(tmp_path, spark, monkeypatch)
 
 
 # ------------------------------------------------------------------------------------- scale, move, threads

@@ -6,20 +6,15 @@ equal what a batch query over the same files says.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kit import Drill, finish
+from kit import Drill, Watch, finish
 
 from holdfast.cluster import Cluster
-from holdfast.log.ledger import Ledger
-from holdfast.log.store import Store
 
 pytestmark = pytest.mark.spark
 
@@ -29,30 +24,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     rounds, first = metafunc.config.getoption("--rounds"), metafunc.config.getoption("--first-seed")
     if "cluster_seed" in metafunc.fixturenames:
         metafunc.parametrize("cluster_seed", range(first, first + (1 if rounds <= 2 else rounds)))
-
-
-def until(true: Callable[[], bool], seconds: float, what: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.1)
-
-
-class Watch:
-    """How far the job is, by its store alone."""
-
-    def __init__(self, drill: Drill) -> None:
-        self._store = Store(str(drill.base / "store"))
-
-    def __call__(self) -> int:
-        with contextlib.suppress(FileNotFoundError):
-            found = Ledger(self._store, "main").last_committed()
-            return found.fence.epoch if found else 0
-        return 0
-
-    def go_on(self, epochs: int, seconds: float = 90) -> None:
-        goal = self() + epochs
-        until(lambda: self() >= goal, seconds, f"epoch {goal} is committed")
 
 
 def test_executors_worker_and_driver_killed(tmp_path: Path, cluster_seed: int) -> None:

@@ -20,8 +20,10 @@ from holdfast.master.events import (
     PacksVerified,
     Prepared,
     PrepareStored,
+    ReadySeen,
     Restored,
     RoutingStored,
+    ShardsSaved,
     SinkDone,
     Started,
     Undone,
@@ -32,10 +34,12 @@ from holdfast.master.instructions import (
     Demote,
     DropCopies,
     Forget,
+    Gather,
     Instruction,
     Restore,
     RunIntake,
     RunSink,
+    SaveShards,
     SendCopies,
     StoreCommit,
     StoreManifest,
@@ -74,6 +78,10 @@ def success(instruction: Instruction) -> Answer:
             return Activated(to)
         case SendCopies(epoch=epoch, to=peers):
             return CopiesSent(to, tuple((peer, slice_, epoch) for peer, slices in peers for slice_ in slices))
+        case SaveShards(slices=slices):
+            return ShardsSaved(to, tuple((slice_, 2) for slice_ in sorted(slices)))
+        case Gather():
+            return ReadySeen(to, ())
         case Demote():
             return Demoted(to)
         case Forget() | DropCopies():

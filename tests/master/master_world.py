@@ -36,6 +36,7 @@ from holdfast.master.events import (
     OwnerSeen,
     Prepared,
     PrepareStored,
+    ReadySeen,
     ScaleWanted,
     Started,
 )
@@ -49,6 +50,7 @@ from holdfast.master.instructions import (
     FailBatch,
     FinishBatch,
     Forget,
+    Gather,
     Instruction,
     NeedContainers,
     RefuseBatch,
@@ -69,6 +71,7 @@ from holdfast.master.instructions import (
 from holdfast.master.machine import Master
 from holdfast.safety.intervals import Interval
 from holdfast.safety.policies import Terms
+from holdfast.safety.shards import Cut
 
 FAULT = StoreError("a fault of this test")
 
@@ -148,10 +151,13 @@ class World:
         slices: int = 3,
         checkpoint_every: int = 2,
         backups: int = 0,
+        ring: bool = False,
     ) -> None:
         self.store = Store(levels)
         self.levels, self.slices = levels, slices
-        self.safety = Terms(backups, Interval(epochs=2), Interval(epochs=checkpoint_every))
+        self.ring = ring
+        shards = Cut(2, 2) if ring else None
+        self.safety = Terms(backups, Interval(epochs=2), Interval(epochs=checkpoint_every), shards=shards)
         self.now = 0.0
         self.sinks = tuple(f"sink {number}" for number in range(sinks))
         self.new_master = master
@@ -178,6 +184,7 @@ class World:
             slices=self.slices,
             containers=2,
             safety=self.safety,
+            by_ring=self.ring,
             committed=committed,
             committed_batch=store.commits[committed][1] if committed else None,
             prepared=tuple(found[0] for found in prepared if found),
@@ -344,6 +351,8 @@ class World:
                         state = container.held[slice_][position]
                         assert position <= epoch * self.levels, f"slice {slice_} is past {epoch} already"
                     elif slice_ in container.copies or epoch == 0:
+                        if self.ring and not store.cut <= container.copies.get(slice_, (0, 0))[0] <= epoch:
+                            return Failed(instruction.id, ContainerError("nothing of that epoch is here"))
                         copied, state = container.copies.pop(slice_, (0, 0))
                         position = copied * self.levels
                         assert copied <= epoch, f"a copy of an epoch after {epoch}"
@@ -354,6 +363,8 @@ class World:
                         state = applied(state, slice_, rows)
                     container.held[slice_] = {epoch * self.levels: state}
                 container.fence(slices, fence)
+            case Gather():
+                return self.gather(instruction.id, container, slices)
             case SendCopies(epoch=epoch, to=to):
                 return self.send_copies(driver, instruction.id, container, epoch, to)
             case Demote(epoch=epoch):
@@ -374,6 +385,24 @@ class World:
                     return Failed(instruction.id, ContainerError("the epoch is gone"))
                 return CheckpointWritten(instruction.id, tuple((s, container.held[s][at]) for s in slices))
         return success(instruction)
+
+    def gather(self, id_: str, container: Container, slices: frozenset[int]) -> Event:
+        """The ring brings some back, cannot bring others, and has not heard of the rest: by chance, but repeatably."""
+        beyond = []
+        for slice_ in sorted(slices):
+            match zlib.crc32(f"{id_} {slice_}".encode()) % 4:
+                case 0 | 1:
+                    self.make_ready(container, slice_)
+                case 2:
+                    beyond.append((slice_, "too much was lost"))
+        ready = [(slice_, container.copies[slice_][0]) for slice_ in sorted(slices & container.copies.keys())]
+        return ReadySeen(id_, tuple(ready), tuple(beyond))
+
+    def make_ready(self, container: Container, slice_: int) -> None:
+        """At the newest epoch that the store knows, which may be news to the master."""
+        epoch = len(self.store.commits)
+        if epoch and slice_ not in container.held:
+            container.copies[slice_] = (epoch, self.store.oracle(slice_, epoch * self.levels))
 
     def send_copies(
         self,
@@ -452,7 +481,10 @@ class World:
         containers = [container for container in driver.containers.values() if container.alive]
         applies = [job for job in driver.jobs if isinstance(job.instruction, Apply)]
         match chance.choice(
-            ["twice"] * 4 + ["fail"] * 2 + ["raise", "lose", "lose", "wish", "wish", "standby", "crash", "takeover"]
+            ["twice"] * 4
+            + ["fail"] * 2
+            + ["raise", "lose", "lose", "wish", "wish", "standby", "crash", "takeover"]
+            + ["ready"] * 2 * self.ring
         ):
             case "twice" if driver.events:
                 self.deliver(driver, chance.choice(driver.events), again=True)
@@ -470,6 +502,8 @@ class World:
                 self.crash(driver)
             case "takeover" if len(self.drivers) < 2:
                 self.start_driver()
+            case "ready" if containers:  # the ring suspects somebody, rightly or not, before the master does
+                self.make_ready(chance.choice(containers), chance.randrange(self.slices))
 
     def storm(self, chance: random.Random, steps: int, rate: float) -> None:
         """So many steps of any driver, some of them faults."""

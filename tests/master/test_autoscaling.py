@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import PlanError
-from holdfast.master.autoscaling import Advice, Autoscale, Autoscaler
+from holdfast.master.autoscaling import Advice, Autoscale, Autoscaler, Follower, PerExecutor
 
 INTERVAL = 1.0
 
@@ -221,3 +221,33 @@ def test_a_change_by_somebody_else_starts_it_afresh() -> None:
 def test_policies_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(PlanError, match=next(iter(wrong))):
         Autoscale(**wrong)  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------------ as many as executors
+
+
+def test_a_number_of_executors_that_stands_is_followed() -> None:
+    follower = Follower(PerExecutor(settle=5.0))
+    assert follower.saw(0.0, 2, 2).containers == 2
+    assert follower.saw(1.0, 2, 3).containers == 2
+    assert "4 s more" in follower.saw(2.0, 2, 3).reason
+    assert follower.saw(6.0, 2, 3).containers == 3
+    assert follower.saw(7.0, 3, 1).containers == 3
+    assert follower.saw(12.0, 3, 1).containers == 1
+
+
+def test_an_executor_that_comes_again_changes_nothing() -> None:
+    follower = Follower(PerExecutor(settle=5.0))
+    for at in range(60):
+        executors = 1 if at % 4 == 3 else 2
+        assert follower.saw(float(at), 2, executors).containers == 2
+
+
+def test_without_executors_containers_stay() -> None:
+    follower = Follower(PerExecutor(settle=0.0))
+    assert [follower.saw(float(at), 2, 0).containers for at in range(3)] == [2, 2, 2]
+
+
+def test_a_settling_time_below_zero_is_refused() -> None:
+    with pytest.raises(PlanError, match="settle"):
+        PerExecutor(settle=-1.0)

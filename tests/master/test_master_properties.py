@@ -38,9 +38,18 @@ class Masters(RuleBasedStateMachine):
 
     master: type[Master] = Master
 
+    ring = False
+
     @initialize(levels=st.integers(1, 3), sinks=st.integers(0, 2), every=st.integers(1, 3), backups=st.integers(0, 2))
     def begin(self, levels: int, sinks: int, every: int, backups: int) -> None:
-        self.world = World(self.master, levels=levels, sinks=sinks, checkpoint_every=every, backups=backups)
+        self.world = World(
+            self.master,
+            levels=levels,
+            sinks=sinks,
+            checkpoint_every=every,
+            backups=0 if self.ring else backups,
+            ring=self.ring,
+        )
         self.world.start_driver()
 
     def driver(self, choice: int) -> Driver:
@@ -154,6 +163,22 @@ TestMasters = Masters.TestCase
 TestMasters.settings = QUICK
 
 
+class MastersOnTheRing(Masters):
+    """Lost slices come back by themselves: early, late, doubled, in part, where nobody lost them, or never."""
+
+    ring = True
+
+    @precondition(lambda self: self.containers())
+    @rule(which=some, slice_=some)
+    def the_ring_has_one_ready(self, which: int, slice_: int) -> None:
+        containers = self.containers()
+        self.world.make_ready(containers[which % len(containers)][1], slice_ % self.world.slices)
+
+
+TestMastersOnTheRing = MastersOnTheRing.TestCase
+TestMastersOnTheRing.settings = QUICK
+
+
 # ------------------------------------------------------------------------------ the world would notice
 
 
@@ -220,10 +245,31 @@ class RestoresTooLittle(Master):
                 self._asking.pending[id_] = replace(one, epoch=self.committed)
 
 
-def find(planted: type[Master], noticed: str) -> None:
+class TakesReadyForActive(Master):
+    """Believes that what the ring has ready needs no one to make it active."""
+
+    def _advance_recovery(self) -> None:
+        here = self._progress.at(self.committed)
+        for container, slices in self._progress.behind(here).items():
+            ready = [slice_ for slice_ in slices if container in self._elastic.copies.held[slice_]]
+            self._progress.begin(ready, "skip")
+            self._progress.finish(ready, "skip", here)
+        super()._advance_recovery()
+
+
+class WaitsForEver(Master):
+    """Never gives up on the ring."""
+
+    def _advance_routing(self) -> None:
+        if self._job.by_ring and self._started:
+            self._elastic._readies.awaited = lambda orphans, *_: frozenset(orphans)  # type: ignore[method-assign]
+        super()._advance_routing()
+
+
+def find(planted: type[Master], noticed: str, on_ring: bool = False) -> None:
     """Look for a bug until the world notices it, by what it says then."""
 
-    class Planted(Masters):
+    class Planted(MastersOnTheRing if on_ring else Masters):  # type: ignore[misc]
         master = planted
 
     search = settings(
@@ -256,3 +302,12 @@ def find(planted: type[Master], noticed: str) -> None:
 )
 def test_a_planted_bug_is_found(planted: type[Master], noticed: str) -> None:
     find(planted, noticed)
+
+
+@pytest.mark.parametrize(
+    ("planted", "noticed"),
+    [(TakesReadyForActive, "KeyError|found no output"), (WaitsForEver, "no progress")],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_bug_about_the_ring_is_found(planted: type[Master], noticed: str) -> None:
+    find(planted, noticed, on_ring=True)

@@ -14,7 +14,7 @@ from holdfast.api.drawing import Drawing
 from holdfast.api.options import DEFAULT, Options, Where
 from holdfast.api.stream import Stream
 from holdfast.errors import PlanError
-from holdfast.master.autoscaling import Autoscale
+from holdfast.master.autoscaling import Autoscale, PerExecutor
 from holdfast.plan.compile import JobPlan
 from holdfast.plan.frames import SparkFrame
 from holdfast.plan.graph import refuse_stateful
@@ -57,10 +57,11 @@ class Job(Drawing):
         slices: int | Literal["auto"] = 128,
         trigger: Mapping[str, Any] | None = None,
         safety: Safety | None = DEFAULT.safety,
-        recovery: Recovery = DEFAULT.recovery,
-        autoscale: Autoscale | None = None,
+        recovery: Recovery | None = DEFAULT.recovery,
+        autoscale: Autoscale | PerExecutor | None = None,
         where: Where = "auto",
         copy_bandwidth: float | None = DEFAULT.copy_bandwidth,
+        upload_limit: float | str | None = DEFAULT.upload_limit,
         silence: Silence = DEFAULT.silence,
         preaggregate: bool | Literal["auto"] = "auto",
         push: bool | Literal["auto"] = "auto",
@@ -69,12 +70,15 @@ class Job(Drawing):
         """Start the job, or go on where it was if the store has it already.
 
         ``trigger`` takes what Spark's ``DataStreamWriter.trigger`` takes. ``slices`` is for the life of the job; "auto"
-        chooses by the cores there are. ``safety`` says how state is made safe (``Delta``, ``Sync``, or None: by the log
-        alone), ``recovery`` how it comes back (``Chained``, ``Store``). ``autoscale`` lets the job choose its number of
-        containers. Containers run ``where`` Spark's executors are ("executors"), or beside the driver ("driver");
-        "auto" is the driver for a local master. ``listen`` is the driver's address for them ("auto": loopback, or with
-        executors ``spark.driver.host``). ``copy_bandwidth`` bounds the bytes a second that each container sends
-        to others for backups and moves, so that epochs do not feel it; None: as fast as it goes.
+        chooses by the cores there are. ``safety`` says how state is made safe (``Delta``, ``Shards``, ``Sync``, or
+        None: by the log alone), ``recovery`` how it comes back (``Chained``; ``Star``, ``Line``, ``Tree`` or ``Auto``
+        with ``Shards``; ``Store``). ``autoscale`` lets the job choose its number of
+        containers (``Autoscale``, or ``PerExecutor``: one for each executor). Containers run ``where`` Spark's
+        executors are ("executors"), or beside the driver ("driver"); "auto" is the driver for a local master.
+        ``listen`` is the driver's address for them ("auto": loopback, or with executors ``spark.driver.host``).
+        ``copy_bandwidth`` bounds the bytes a second that each container sends to others for backups and moves, so
+        that epochs do not feel it; None: as fast as it goes. ``upload_limit`` ("100 Mbit/s", or bytes a second) is
+        for everything that a container sends to others, recoveries too.
         """
         from holdfast.api.starting import start
 
@@ -88,6 +92,7 @@ class Job(Drawing):
             autoscale=autoscale,
             where=where,
             copy_bandwidth=copy_bandwidth,
+            upload_limit=upload_limit,
             silence=silence,
             preaggregate=preaggregate,
             push=push,

@@ -133,8 +133,7 @@ class KeyedStream:
     def _top_k(
         self, k: int, by: Order | Sequence[Order], ties: str, rank: str, *, final: bool, hidden: bool
     ) -> StageStream:
-        if k < 1 or ties not in ("cut", "all"):
-            raise PlanError(f"There is no top_k({k}, ties={ties!r}).", todo="k from 1 on; ties='cut' or 'all'.")
+        _check_top_k(k, ties)
         draft = self._draft()
         spec = drafts.top_k(draft, k=k, by=_ordering(by), ties=ties, rank=rank, final=final, hidden_keys=hidden)
         return self._job._add_stage(draft, spec, f"top {k}", updating=not final, complete=not final, windowed=final)
@@ -231,6 +230,33 @@ class WindowedStream:
         windowed = window.kind == "time" and not updating
         return self._keyed._job._add_stage(draft, spec, f"{window.kind} window", updating=updating, windowed=windowed)
 
+    def top_k(self, k: int, by: Order | Sequence[Order], *, ties: str = "cut", rank: str = "rank") -> StageStream:
+        """The ``k`` best rows of every key in each window, with ``window_start``, ``window_end`` and their ``rank``,
+        once it has closed; for tumbling windows in event time. See ``Stream.top_k``.
+        """
+        window = self._window
+        _check_top_k(k, ties)
+        if window.kind != "time" or window.every != window.size or self._on is None:
+            raise PlanError("Only tumbling windows in event time have a top_k.", todo="window(hf.tumbling(…), on=…)")
+        if self._mode != "append" or self._early or self._keep_late:
+            raise PlanError(
+                "A window's top_k comes out when it closes, and its late rows are counted.",
+                todo="Leave mode, early and late as they are.",
+            )
+        draft = self._keyed._draft(ahead=self._ahead)
+        draft.lateness = self._lateness
+        spec = drafts.window_top_k(
+            draft,
+            k=k,
+            by=_ordering(by),
+            ties=ties,
+            rank=rank,
+            size=window.size,
+            offset=window.offset,
+            on=self._on,
+        )
+        return self._keyed._job._add_stage(draft, spec, f"top {k} of windows", updating=False, windowed=True)
+
 
 class StageStream(Stream):
     """The rows of a stage. ``run.state`` can read what it holds."""
@@ -252,6 +278,11 @@ class StageStream(Stream):
     def _stage(self) -> Stage:
         assert isinstance(self._node, Output)
         return self._node.stage
+
+
+def _check_top_k(k: int, ties: str) -> None:
+    if k < 1 or ties not in ("cut", "all"):
+        raise PlanError(f"There is no top_k({k}, ties={ties!r}).", todo="k from 1 on; ties='cut' or 'all'.")
 
 
 def _refuse_strangers(aggregates: Mapping[str, Aggregate]) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
+from holdfast.api.bandwidth import bytes_a_second
 from holdfast.errors import PlanError
-from holdfast.master.autoscaling import Autoscale
+from holdfast.master.autoscaling import Autoscale, PerExecutor
 from holdfast.plan.compile import MAX_SLICES
-from holdfast.recovery.policies import Chained, Recovery
-from holdfast.safety.policies import Delta, Safety, terms_of
+from holdfast.recovery.policies import Auto, Chained, Line, Recovery, Star, Tree
+from holdfast.safety.policies import Delta, Safety, Shards, Terms, terms_of
 from holdfast.spark.fleet import Silence
 
 Where = Literal["auto", "driver", "executors"]
@@ -25,10 +26,11 @@ class Options:
     slices: int | Literal["auto"] = 128
     trigger: Mapping[str, Any] = field(default_factory=dict)
     safety: Safety | None = field(default_factory=Delta)
-    recovery: Recovery = field(default_factory=Chained)
-    autoscale: Autoscale | None = None
+    recovery: Recovery | None = None
+    autoscale: Autoscale | PerExecutor | None = None
     where: Where = "auto"
     copy_bandwidth: float | None = 20e6
+    upload_limit: float | str | None = None
     silence: Silence = field(default_factory=Silence)
     preaggregate: bool | Literal["auto"] = "auto"
     push: bool | Literal["auto"] = "auto"
@@ -49,6 +51,50 @@ class Options:
                     todo="Use processingTime, availableNow or once.",
                 )
         terms_of(self.safety)
+        bytes_a_second(self.upload_limit, "upload_limit")
+        on_ring = isinstance(self.recovery, Star | Line | Tree | Auto)
+        if on_ring and not isinstance(self.safety, Shards):
+            raise PlanError(
+                f"recovery={type(self.recovery).__name__}() needs pieces on the ring, which only safety=hf.Shards(…) "
+                "makes.",
+                safe="Nothing was started.",
+                todo="Use safety=hf.Shards(), or recovery=hf.Chained() or hf.Store().",
+            )
+        if isinstance(self.recovery, Chained) and isinstance(self.safety, Shards):
+            raise PlanError(
+                "recovery=Chained() needs copies of whole slices, which safety=hf.Shards(…) does not make.",
+                safe="Nothing was started.",
+                todo="Use recovery=hf.Auto(), Star(), Line(), Tree() or Store(), or safety=hf.Delta().",
+            )
+
+    @property
+    def way_back(self) -> Recovery:
+        """How lost slices come back; without a word about it, as fits the safety."""
+        return self.recovery or (Auto() if isinstance(self.safety, Shards) else Chained())
+
+    @property
+    def upload(self) -> float | None:
+        return bytes_a_second(self.upload_limit, "upload_limit")
+
+    def terms(self) -> Terms:
+        """The safety in the master's words; how a shard is cut further is for the recovery to say."""
+        terms = terms_of(self.safety)
+        if terms.shards is None:
+            return terms
+        return replace(terms, shards=replace(terms.shards, parts=getattr(self.way_back, "parts", 1)))
+
+    def ring(self) -> dict[str, Any] | None:
+        """What containers must know to form a ring and recover by it; None: there is none."""
+        shards, way = self.terms().shards, self.way_back
+        if shards is None:
+            return None
+        policy = way if isinstance(way, Star | Line | Tree | Auto) else Star()  # with Store nobody ever asks for it
+        return {
+            "terms": {},
+            "cut": asdict(shards),
+            "policy": type(policy).__name__,
+            "parameters": asdict(policy),
+        }
 
 
 DEFAULT = Options()

@@ -22,11 +22,12 @@ from holdfast.errors import ContainerError, HoldfastError, PlanError, StoreError
 from holdfast.log.ledger import Ledger
 from holdfast.log.records import JobFile
 from holdfast.master import events as ev
-from holdfast.master.autoscaling import Autoscale
+from holdfast.master.autoscaling import Autoscale, PerExecutor
 from holdfast.spark import tokens
 from holdfast.spark.desk import Desk
 from holdfast.spark.epoch import EpochJobs
 from holdfast.spark.fleet import Fleet
+from holdfast.spark.observing import observed
 from holdfast.spark.scaling import Scaling
 from holdfast.spark.scan import groups_to_wire
 from holdfast.spark.shell import Shell, Stopping
@@ -54,7 +55,7 @@ class Run:
         jobs: EpochJobs,
         file: JobFile,
         trigger: Mapping[str, Any],
-        autoscale: Autoscale | None,
+        autoscale: Autoscale | PerExecutor | None,
     ) -> None:
         self.job = job
         self.query: StreamingQuery | None = None
@@ -68,13 +69,14 @@ class Run:
         self._stopped = threading.Lock()
         self._is_stopped = False
         self._query_id = ""
+        self._query_started = threading.Event()  # Spark may be in the first batch before it has told us of the query
         self._trigger = dict(trigger)
-        self._scaling = Scaling(autoscale, self._trigger, self._recent_progress, shell)
+        self._scaling = Scaling(autoscale, self._trigger, self._recent_progress, fleet.launcher.executors, shell)
 
     # --- start --------------------------------------------------------------------------------------------
 
     def _start_query(self) -> None:
-        checkpoint = f"{self._ledger.section.uri}/spark"
+        checkpoint = f"{self._ledger.section.uri}/{self._ledger.spark}"
 
         def on_batch(frame: DataFrame, batch_id: int) -> None:
             self._shell.offer(frame, self._batch(batch_id))
@@ -88,6 +90,7 @@ class Run:
         if self._trigger:
             writer = writer.trigger(**self._trigger)
         self.query = writer.start()
+        self._query_started.set()
 
     # --- wait and stop ------------------------------------------------------------------------------------
 
@@ -220,11 +223,15 @@ class Run:
 
     def _batch(self, batch_id: int) -> ev.Batch:
         """Which micro-batch this is, by Spark's own files: the query's id and the offsets written before it ran."""
-        section = self._ledger.section
+        section, folder = self._ledger.section, self._ledger.spark
         if not self._query_id:
-            self._query_id = json.loads(section.read("spark/metadata"))["id"]
-        _version, _settings, *offsets = section.read(f"spark/offsets/{batch_id}").decode().splitlines()
+            self._query_id = json.loads(section.read(f"{folder}/metadata"))["id"]
+        _version, _settings, *offsets = section.read(f"{folder}/offsets/{batch_id}").decode().splitlines()
         return ev.Batch(self._query_id, batch_id, " ".join(offsets))
+
+    def _observed(self) -> dict[str, int]:
+        self._query_started.wait()
+        return observed(self._query)
 
     def _following(self, wait: Any) -> Any:
         try:

@@ -18,16 +18,18 @@ from holdfast.log.ledger import Ledger
 from holdfast.log.records import JobFile
 from holdfast.log.store import Store
 from holdfast.master import events as ev
+from holdfast.master.autoscaling import PerExecutor
 from holdfast.master.balance import slices_auto
-from holdfast.recovery.policies import Chained
-from holdfast.safety.policies import terms_of
+from holdfast.recovery.policies import Auto, Line, Star, Tree
+from holdfast.recovery.policies import Store as FromStore
 from holdfast.spark import tokens
 from holdfast.spark.desk import Desk
-from holdfast.spark.epoch import EpochJobs, Preaggregation
+from holdfast.spark.epoch import EpochJobs
 from holdfast.spark.executors import ExecutorLauncher
 from holdfast.spark.fleet import Fleet
 from holdfast.spark.hadoop import hadoop_creator
 from holdfast.spark.launcher import ChildLauncher, ContainerSettings, Launcher
+from holdfast.spark.partials import Preaggregation
 from holdfast.spark.shell import Shell
 from holdfast.spark.sinks import FileSink, Sink, for_each_batch, open_sink
 from holdfast.spark.timekeeping import Timekeeper
@@ -48,6 +50,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> Run:
             safe="It goes on undisturbed.",
             todo="Stop it first (run.stop()), or give this job another name and store.",
         )
+    _refuse_unfollowable(job, options)
     store = Store(job.store)
     if not store.is_local:
         store = Store(job.store, creator=hadoop_creator(spark, job.store))
@@ -94,7 +97,10 @@ def start(job: Job, plan: JobPlan, options: Options) -> Run:
             "slices": file.slices,
             "store": store.uri,
             "section": SECTION,
+            "upload": options.upload,
         }
+        if (ring := options.ring()) is not None:
+            host["ring"] = ring
         fleet = Fleet(launcher, host, shell.lost, options.silence)
         opened.append(fleet)
         push = options.push
@@ -113,6 +119,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> Run:
             sinks=sinks,
             collect=shell.collect,
             sizes=shell.size_of,
+            observed=lambda: the_run()._observed(),
         )
         run = Run(job, plan, ledger, shell, fleet, desk, jobs, file, options.trigger, options.autoscale)
         opened = [run]
@@ -153,6 +160,19 @@ def _on_executors(job: Job, options: Options) -> bool:
             todo="Use where='auto', or a master like spark://…",
         )
     return not local and options.where != "driver"
+
+
+def _refuse_unfollowable(job: Job, options: Options) -> None:
+    if not isinstance(options.autoscale, PerExecutor):
+        return
+    dynamic = job.spark.sparkContext.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
+    if dynamic or not _on_executors(job, options):
+        raise PlanError(
+            "autoscale=PerExecutor() needs executors that containers share with Spark's tasks"
+            + (": with dynamic allocation each container has an executor of its own." if dynamic else "."),
+            safe="Nothing was started.",
+            todo="Use hf.Autoscale." if dynamic else "Use it on a cluster, with where='auto'; else hf.Autoscale.",
+        )
 
 
 def _address(job: Job, options: Options) -> str:
@@ -202,8 +222,9 @@ def _begin(run: Run, incarnation: int, options: Options) -> None:
             sinks=tuple(sink.name for sink in run._plan.sinks),
             slices=run._file.slices,
             containers=options.containers,
-            safety=terms_of(options.safety),
-            from_copies=isinstance(options.recovery, Chained),
+            safety=options.terms(),
+            from_copies=not isinstance(options.way_back, FromStore),
+            by_ring=isinstance(options.way_back, Star | Line | Tree | Auto),
             committed=committed,
             committed_batch=ev.Batch(commit.query_id, commit.batch_id, commit.offsets, commit.tick) if commit else None,
             prepared=tuple(prepared),

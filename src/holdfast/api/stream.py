@@ -44,16 +44,27 @@ class Stream:
         return [name for name in self._frame.columns if name != DIFF]
 
     def select(self, *columns: str | Column) -> Stream:
-        return self._step("select", lambda frame, hidden: frame.select(*columns, *hidden))
+        kept = [column for column in columns if isinstance(column, str)]
+        return self._step(
+            "select",
+            lambda frame, hidden: frame.select(*columns, *hidden),
+            filters=False,
+            before=lambda name: name if name in kept or "*" in kept else None,
+        )
 
     def where(self, condition: str | Column) -> Stream:
-        return self._step("where", lambda frame, _: frame.where(condition))
+        return self._step("where", lambda frame, _: frame.where(condition), before=lambda name: name)
 
     filter = where
 
     def with_column(self, name: str, value: str | Column) -> Stream:
         """One more column, or another in place of one; text is SQL: ``with_column("cents", "price * 100")``."""
-        return self._step("with_column", lambda frame, _: with_column(frame, name, value))
+        return self._step(
+            "with_column",
+            lambda frame, _: with_column(frame, name, value),
+            filters=False,
+            before=lambda column: None if column.lower() == name.lower() else column,
+        )
 
     def transform(self, function: Callable[[DataFrame], DataFrame]) -> Stream:
         """Any stateless change that Spark can make of a DataFrame."""
@@ -150,7 +161,14 @@ class Stream:
         self._job._add_sink(Sink(name or "", self._node, "for_each_batch", mode, self.schema, function=function))
         return self
 
-    def _step(self, label: str, run: Callable[[Any, tuple[str, ...]], Any]) -> Stream:
+    def _step(
+        self,
+        label: str,
+        run: Callable[[Any, tuple[str, ...]], Any],
+        *,
+        filters: bool = True,
+        before: Callable[[str], str | None] = lambda _: None,
+    ) -> Stream:
         hidden = (DIFF,) if DIFF in self._frame.columns else ()
         try:
             frame = run(self._frame, hidden)
@@ -158,5 +176,5 @@ class Stream:
             raise unknown_column(error, self._frame, f"'{label}' step") from None
         if not outputs(self._node) and not frame.isStreaming:
             raise PlanError(f"The step '{label}' returned a DataFrame that is not a stream any more.")
-        step = Step(self._node, label, run)
+        step = Step(self._node, label, run, filters, before)
         return Stream(self._job, step, frame, windowed=self._windowed, complete=self._complete)

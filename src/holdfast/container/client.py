@@ -6,6 +6,7 @@ matters: the first is about the container, the second about the request.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -50,9 +51,18 @@ class Client:
 
     def scan(self, ticket: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], pa.RecordBatch]]:
         """The batches of a DoGet, each with its header (slice and first row number)."""
+        yield from self.read(self.open(ticket))
+
+    def open(self, ticket: Mapping[str, Any]) -> flight.FlightStreamReader:
+        """Begin a DoGet; what is opened can be cancelled from another thread than the one that reads it."""
         try:
-            reader = self._flight.do_get(flight.Ticket(wire.pack(ticket)), self._options(None))
-            for chunk in reader:
+            return self._flight.do_get(flight.Ticket(wire.pack(ticket)), self._options(None))
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            raise self._explained(error) from error
+
+    def read(self, opened: flight.FlightStreamReader) -> Iterator[tuple[dict[str, Any], pa.RecordBatch]]:
+        try:
+            for chunk in opened:
                 yield wire.unpack(chunk.app_metadata.to_pybytes())[0], chunk.data
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise self._explained(error) from error
@@ -76,3 +86,15 @@ class Client:
 
     def _explained(self, error: Exception) -> Exception:
         return wire.reveal(error) or Unreachable(f"{self.address.container}: {error}")
+
+
+def is_refused(address: Address, timeout: float) -> bool:
+    """A broken call has many causes; a refused connection has one: nobody listens there any more."""
+    host, _, port = address.location.removeprefix("grpc://").rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout):
+            return False
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False

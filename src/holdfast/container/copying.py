@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -23,6 +23,7 @@ import pyarrow.flight as flight
 
 from holdfast import faults
 from holdfast.container import wire
+from holdfast.container.bucket import Bucket
 from holdfast.container.client import Address, Client, Unreachable
 from holdfast.container.gentle import step_back
 from holdfast.container.hosting import HostedJob
@@ -79,30 +80,6 @@ def copy(
         "rows": sum(sender.rows for sender in senders),
         "seconds": time.perf_counter() - started,
     }
-
-
-class Bucket:
-    """A token bucket: whoever takes more than there is waits until it is paid back."""
-
-    def __init__(self, rate: float | None, burst_seconds: float = 0.1) -> None:
-        self._rate = rate
-        self._burst = 0.0 if rate is None else rate * burst_seconds
-        self._tokens = self._burst
-        self._at = time.monotonic()
-        self._lock = threading.Lock()
-
-    def take(self, nbytes: int, waiting: Callable[[], None]) -> None:
-        """``waiting`` is called now and then while it waits."""
-        if self._rate is None:
-            return
-        with self._lock:
-            now = time.monotonic()
-            self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate) - nbytes
-            self._at = now
-            until = now - self._tokens / self._rate
-        while (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, 0.5))
-            waiting()
 
 
 class Walk:
@@ -202,7 +179,8 @@ class Sender(threading.Thread):
                 continue  # it has this version, or a newer one
             with suppress(EpochGone):  # the slice has moved on, or the pin cost too much: the others may still be here
                 for table, header, part in self._walk.parts(number, max(base, 0)):
-                    self._bucket.take(part.nbytes, self._get_on)
+                    for bucket in (self._bucket, self._walk.job.upload):
+                        bucket.take(part.nbytes, self._get_on)
                     stream = self._stream(client, table, part.schema)
                     stream.write_with_metadata(part, wire.pack({"slice": number, "copy": asdict(header)}))
                     self._get_on()

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 from zlib import crc32
 
 from holdfast import faults
 from holdfast.container.backups import Backups
+from holdfast.container.bucket import Bucket
 from holdfast.container.loads import Loads
 from holdfast.container.logreader import LogReader
 from holdfast.container.reading import Reading
@@ -42,6 +43,7 @@ class HostedJob:
         ledger: Ledger,
         threads: ThreadTable,
         staging: Staging,
+        upload: float | None = None,
     ) -> None:
         self.job = job
         self.store = ledger.section
@@ -54,6 +56,10 @@ class HostedJob:
         self.backups = Backups({name: stage.operator for name, stage in self.stages.items()})
         self.tables = [(name, at) for name, stage in self.stages.items() for at in range(len(stage.operator.layouts))]
         self.loads = Loads()
+        self.upload = Bucket(upload)
+        """What all that goes to peers passes: copies, pieces, branches."""
+        self.download, self.from_store = Bucket(None), Bucket(None)
+        """What comes from peers, and what a checkpoint is read through: for experiments with slow links."""
         self._threads = threads
         self._incarnation = 0
         self._lock = threading.Lock()
@@ -72,6 +78,12 @@ class HostedJob:
                     todo="Stop this driver.",
                 )
             self._incarnation = incarnation
+
+    def limit(self, rates: Mapping[str, float | None]) -> None:
+        """Other limits from now on, in bytes a second, for those links that are named."""
+        for name, bucket in (("upload", self.upload), ("download", self.download), ("from_store", self.from_store)):
+            if name in rates:
+                bucket.limit(rates[name])
 
     # --- apply, undo, commit ------------------------------------------------------------------------------
 

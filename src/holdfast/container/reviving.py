@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from holdfast.container.backups import Loaders
 from holdfast.container.slices import HeldSlice, HostedStage, Inputs, table_name
 from holdfast.errors import CorruptionError, EpochGone, StoreError
 from holdfast.log.pack import Pack
@@ -60,7 +61,9 @@ class Revived:
                 if checkpoint:
                     parts: list[pa.RecordBatch] = []
                     for table in stage.tables:
-                        packed = opened[place[number]].slice(table, number).combine_chunks()
+                        pack = opened[place[number]]
+                        packed = pack.slice(table, number).combine_chunks()
+                        self._job.from_store.take(pack.nbytes(table, number), lambda: None)
                         parts += packed.to_batches() or [pa.RecordBatch.from_pylist([], packed.schema)]
                     state.load(parts, checkpoint)
                     sizes.append(sum(part.nbytes for part in parts))
@@ -95,16 +98,26 @@ class Revived:
             found = self._job.backups.take(number)
             if found is None:
                 raise _nothing_of([number], None)  # dropped between our look and now
-            version, loaders = found
-            for name, stage in self._job.stages.items():
-                state = stage.operator.new_slice()
-                state.activate([loaders[table] for table in stage.tables])
-                self.fresh[name][number] = HeldSlice(state)
-            sizes.append(sum(loader.nbytes for loader in loaders.values()))
-            self._versions[number] = version
+            sizes.append(self._load(number, *found))
 
         self._job.each(slices, load)
         return sum(sizes)
+
+    def load(self, found: Mapping[int, tuple[int, Loaders]]) -> None:
+        """From tables that were put together elsewhere: their version, and the tables."""
+
+        def load(number: int) -> None:
+            self._load(number, *found[number])
+
+        self._job.each(list(found), load)
+
+    def _load(self, number: int, version: int, loaders: Loaders) -> int:
+        for name, stage in self._job.stages.items():
+            state = stage.operator.new_slice()
+            state.activate([loaders[table] for table in stage.tables])
+            self.fresh[name][number] = HeldSlice(state)
+        self._versions[number] = version
+        return sum(loader.nbytes for loader in loaders.values())
 
     # --- the log above ------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +20,10 @@ import pyarrow.flight as flight
 
 from holdfast import faults
 from holdfast.container import copying, wire
+from holdfast.container.client import Address
 from holdfast.container.gentle import gently
 from holdfast.container.hosting import HostedJob
+from holdfast.container.ringface import RingFace
 from holdfast.container.staging import Staging
 from holdfast.container.threads import ThreadTable
 from holdfast.errors import ContainerError, FunctionError, HoldfastError
@@ -35,6 +37,7 @@ from holdfast.state.slice import MAIN
 
 SCAN_ROWS = 65_536
 Answer = tuple[dict[str, Any], list[bytes]]
+T = TypeVar("T")
 
 
 class ContainerService(flight.FlightServerBase):
@@ -42,10 +45,12 @@ class ContainerService(flight.FlightServerBase):
         super().__init__(f"grpc://{host}:0", middleware={"door": wire.Doorkeeper(token, container)})
         self.container = container
         self._token = token
+        self._host_name = host
         self._threads = ThreadTable(threads)
         self._staging_bytes = staging_bytes
         self._jobs: dict[str, HostedJob] = {}
         self._lock = threading.Lock()
+        self._ring = RingFace(token, self._job)
         self._actions: dict[str, Callable[[dict[str, Any], list[memoryview]], Answer]] = {
             "ping": lambda _header, _blobs: ({"container": self.container, "pid": os.getpid()}, []),
             "host": self._host,
@@ -60,6 +65,7 @@ class ContainerService(flight.FlightServerBase):
             "drop": _quiet(lambda header: self._job(header).backups.drop(header["slices"])),
             "loads": lambda header, _: ({"loads": self._job(header).loads.snapshot()}, []),
             "threads": lambda header, _: ({"seconds": self._resized(header)}, []),
+            "limit": _quiet(lambda header: self._job(header).limit(header)),
             "checkpoint": self._checkpoint,
             "verify": lambda header, _: ({"bytes": gently(lambda: self._job(header).verify(header["packs"]))}, []),
             "scrub": self._scrub,
@@ -68,9 +74,11 @@ class ContainerService(flight.FlightServerBase):
             "get": self._get,
             "collect": self._collect,
             "status": lambda header, _: (self._job(header).status() | {"threads": self._threads.threads}, []),
+            **self._ring.actions,
         }
 
     def close(self) -> None:
+        self._ring.close()
         self.shutdown()
         self._threads.close()
         for job in self._jobs.values():
@@ -89,6 +97,9 @@ class ContainerService(flight.FlightServerBase):
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         with _crossing():
             header, _ = wire.unpack(ticket.ticket)
+            if header.get("kind") == "branch":
+                schema, chunks = self._ring.branch(header)
+                return flight.GeneratorStream(schema, _crossing_all(chunks))
             job = self._job(header)
             schema = job.reading.schema(header["stage"], header["mode"], header.get("port", MAIN))
         return flight.GeneratorStream(schema, self._scan(job, header))
@@ -100,9 +111,12 @@ class ContainerService(flight.FlightServerBase):
         reader: flight.MetadataRecordBatchReader,
         writer: flight.FlightMetadataWriter,
     ) -> None:
-        """Rows that Spark's tasks push, or copies that another container sends."""
+        """Rows that Spark's tasks push, or copies or pieces that another container sends."""
         with _crossing():
             header, _ = wire.unpack(descriptor.command)
+            if header.get("kind") == "pieces":
+                self._ring.take(header, reader)
+                return
             take = self._take_copies if header.get("kind") == "copy" else self._take_rows
             take(self._job(header), header, reader)
 
@@ -142,8 +156,10 @@ class ContainerService(flight.FlightServerBase):
                     Ledger(Store(header["store"]), header["section"]),
                     self._threads,
                     Staging(self._staging_bytes),
+                    header.get("upload"),
                 )
-        self._job(header)
+        me = Address(self.container, f"grpc://{self._host_name}:{self.port}")
+        self._ring.host(me, self._job(header), header)
         return {}, []
 
     def _restore(self, header: dict[str, Any], _: list[memoryview]) -> Answer:
@@ -235,6 +251,11 @@ def _stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> bytes:
         for batch in batches:
             out.write_batch(batch)
     return bytes(sink.getvalue())
+
+
+def _crossing_all(chunks: Iterator[T]) -> Iterator[T]:
+    with _crossing():
+        yield from chunks
 
 
 def _quiet(run: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any], list[memoryview]], Answer]:

@@ -56,6 +56,17 @@ class Autoscale:
 
 
 @dataclass(frozen=True)
+class PerExecutor:
+    """One container for every executor: new executors get one, lost ones take theirs along."""
+
+    settle: float = 5.0  # seconds for which the number of executors must stand: a lost one mostly comes again at once
+
+    def __post_init__(self) -> None:
+        if self.settle < 0:
+            raise PlanError(f"settle must not be negative, but is {self.settle}.", safe="Nothing was started.")
+
+
+@dataclass(frozen=True)
 class Advice:
     containers: int
     reason: str
@@ -185,6 +196,28 @@ class Autoscaler:
         self._fewest = min(self._fewest, containers)
         self._most = max(self._most, containers)
         return Advice(containers, reason)
+
+
+class Follower:
+    """Sees at every committed epoch how many executors there are."""
+
+    def __init__(self, policy: PerExecutor) -> None:
+        self._settle = policy.settle
+        self._executors = 0
+        self._since = 0.0
+
+    def saw(self, at: float, containers: int, executors: int) -> Advice:
+        if executors != self._executors:
+            self._executors, self._since = executors, at
+        what = f"{executors} executors, {containers} containers"
+        if not executors:
+            return Advice(containers, "no executors are there")
+        if executors == containers:
+            return Advice(containers, f"{what}: one each")
+        wait = self._since + self._settle - at
+        if wait > 0:
+            return Advice(containers, f"{what}: wait {wait:.0f} s more whether it stays so")
+        return Advice(executors, f"{what}: from {containers} to {executors} containers")
 
 
 def _trailing(holds: list[bool]) -> int:

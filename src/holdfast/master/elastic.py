@@ -15,7 +15,15 @@ from holdfast.log.records import Fence
 from holdfast.master.asking import Asking
 from holdfast.master.balance import level
 from holdfast.master.copies import Copies, Sendings
-from holdfast.master.events import CopiesSent, LoadsSeen, MoveWanted, ScaleWanted, Started
+from holdfast.master.events import (
+    CopiesSent,
+    LoadsSeen,
+    MoveWanted,
+    ReadySeen,
+    ScaleWanted,
+    ShardsSaved,
+    Started,
+)
 from holdfast.master.instructions import (
     Activate,
     Apply,
@@ -23,6 +31,8 @@ from holdfast.master.instructions import (
     DropCopies,
     EndContainer,
     Forget,
+    Gather,
+    SaveShards,
     SendCopies,
     TellPeople,
     ToContainer,
@@ -32,6 +42,8 @@ from holdfast.master.moving import Move, Moves, Phase, grouped, slices_of
 from holdfast.master.operations import Operations
 from holdfast.master.placement import activate
 from holdfast.master.progress import Progress
+from holdfast.master.readies import Readies
+from holdfast.master.saving import Saving
 
 HOT = 1.5
 HOT_SECONDS = 0.1
@@ -65,11 +77,16 @@ class Elastic:
         self.copies = Copies(job.slices, job.safety.backups)
         self.moves = Moves()
         self.operations = Operations()
+        self.saving = Saving(job.safety)
+        self._readies = Readies(asking)
+        self._by_ring = job.by_ring
         self._safety = job.safety
         self._from_copies = job.from_copies
         self._progress = progress
         self._asking = asking
         self._adopted = False
+        self._orphans: frozenset[int] = frozenset()
+        """Slices that the ring is bringing back."""
         self._uneven = False
         self._by_hand = False
         self._stopping = False
@@ -156,6 +173,19 @@ class Elastic:
                 self._asking.ask(Forget(container, fence, slices))
             case Forget() | DropCopies():
                 self._untidy.append((self._now, instruction))
+            case SaveShards():
+                self.saving.failed(instruction)
+
+    def ready(self, instruction: Gather, answer: ReadySeen) -> None:
+        """A slice that the ring has brought back is a copy like any other, there to be made active."""
+        self._readies.seen(answer)
+        if instruction.container in self.members.hosts:
+            for slice_, epoch in answer.ready:
+                if self._progress.owners[slice_] != instruction.container:
+                    self.copies.took(instruction.container, slice_, epoch)
+
+    def saved(self, instruction: SaveShards, answer: ShardsSaved) -> None:
+        self.saving.saved(instruction, answer)
 
     def sent(self, instruction: SendCopies, answer: CopiesSent) -> None:
         late: defaultdict[str, set[int]] = defaultdict(set)
@@ -184,12 +214,14 @@ class Elastic:
 
     # --------------------------------------------------------------------------------------- orphans come home
 
-    def adopt(self) -> None:
-        """Give every slice without an owner to whoever is nearest to having it."""
-        progress = self._progress
+    def adopt(self, committed: int, fence: Fence) -> bool:
+        """Give every slice without an owner to whoever is nearest to having it; whether owners changed by that."""
+        progress, before = self._progress, self._progress.owners
         orphans = progress.orphans()
-        if self._adopted and orphans:
-            self.operations.begin("recovery", f"{len(orphans)} slices lost their container", frozenset(orphans))
+        waits = self._by_ring and self._adopted and committed > 0
+        new = frozenset(orphans) - self._orphans
+        if self._adopted and new:
+            self.operations.begin("recovery", f"{len(new)} slices lost their container", new)
         self._adopted = True
         for slice_ in orphans:
             move = self.moves.of.get(slice_)
@@ -198,9 +230,13 @@ class Elastic:
                 del self.moves.of[slice_]
         takers = self.members.staying or self.members.hosts
         if self._from_copies:
-            for slice_, holder in activate(progress.orphans(), self.copies.held, takers).items():
+            able = self.members.hosts if self._by_ring else takers
+            for slice_, holder in activate(progress.orphans(), self.copies.held, able).items():
                 progress.give(slice_, holder)
-        progress.assign(self.members.hosts, takers)
+        lost, rest = self.members.lost, progress.orphans() if waits else ()
+        self._orphans = self._readies.awaited(rest, self.members.hosts, lost, fence, self._now)
+        progress.assign(self.members.hosts, takers, self._orphans)
+        return progress.owners != before
 
     def gather(self, *, whole: bool, busy: bool) -> None:
         calm = not busy or self.operations.running("rescale")
@@ -220,6 +256,7 @@ class Elastic:
         self._rebuild(moment)
         self._plan_copies(moment)
         self._send_copies(moment)
+        self._save_shards(moment)
         self._end_leaving(moment)
         behind = self._progress.short_of(self._progress.at(moment.committed))
         self.operations.advance(behind, self.moves, settled=self.settled)
@@ -364,6 +401,16 @@ class Elastic:
                     )
                 )
 
+    def _save_shards(self, moment: Moment) -> None:
+        """One saving at a time for each owner."""
+        if moment.committed == 0 or not moment.whole:
+            return
+        busy = {one.container for one in self._asking.pending.values() if isinstance(one, SaveShards)}
+        for owner, slices in self._progress.held().items():
+            hosts = frozenset(self.members.hosts)
+            if owner not in busy and self.saving.begin(owner, slices, hosts, moment.committed, self._now):
+                self._asking.ask(SaveShards(owner, moment.fence, slices, moment.committed))
+
     def _moving_from(self, owner: str) -> Sendings:
         """Slices of this owner that wait for a copy at their destination; not too many at once."""
         moves = [
@@ -392,6 +439,7 @@ class Elastic:
     def _part_with(self, container: str) -> bool:
         lived = self.members.lose(container)
         self._updated.pop(container, None)
+        self.saving.lose(container)
         self._untidy = [(at, one) for at, one in self._untidy if one.container != container]
         self.copies.lose(container)
         for slice_, move in list(self.moves.of.items()):

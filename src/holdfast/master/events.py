@@ -44,7 +44,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Routing:
-    """Slice → container: ``table[slice]``. None only while no container lives."""
+    """Slice → container: ``table[slice]``. None while no container lives, or while the ring is bringing it back."""
 
     version: int
     table: tuple[str | None, ...]
@@ -77,6 +77,8 @@ class Started(Event):
     safety: Terms
     from_copies: bool = True
     """Lost slices come from their copies where there are any; else always from the store."""
+    by_ring: bool = False
+    """The ring brings lost slices back by itself: they have no owner until somebody has them ready."""
     committed: int = 0
     committed_batch: Batch | None = None
     prepared: tuple[Prepared, ...] = ()
@@ -209,6 +211,21 @@ class CopiesSent(Answer):
 
     held: tuple[tuple[str, int, int], ...]
     failed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class ShardsSaved(Answer):
+    """(slice, how many containers hold each of its pieces at the epoch, at least)."""
+
+    copies: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class ReadySeen(Answer):
+    """What the container can make active: (slice, epoch). ``beyond``: what the ring cannot bring back, and why."""
+
+    ready: tuple[tuple[int, int], ...]
+    beyond: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True)

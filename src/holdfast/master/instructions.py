@@ -88,6 +88,27 @@ class SendCopies(ToContainer):
 
 
 @dataclass(frozen=True)
+class SaveShards(ToContainer):
+    """Bring the pieces of these slices on the ring to the committed ``epoch``, behind the epochs that follow.
+
+    Where they go is the container's business. Best effort, like copies.
+    """
+
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Gather(ToContainer):
+    """What has this container ready of these slices, whose owners are among ``lost``?
+
+    The ring has begun to bring them back when it noticed; at the latest it begins now. Answered when the container's
+    share is done.
+    """
+
+    lost: frozenset[str]
+
+
+@dataclass(frozen=True)
 class Demote(ToContainer):
     """The slices, which are at ``epoch``, live elsewhere now: keep them as copies of that version."""
 

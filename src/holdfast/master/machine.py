@@ -43,9 +43,11 @@ from holdfast.master.events import (
     PacksVerified,
     Prepared,
     PrepareStored,
+    ReadySeen,
     Restored,
     RoutingStored,
     ScaleWanted,
+    ShardsSaved,
     SinkDone,
     Started,
     Undone,
@@ -59,10 +61,12 @@ from holdfast.master.instructions import (
     FailBatch,
     FinishBatch,
     Forget,
+    Gather,
     Instruction,
     Restore,
     RunIntake,
     RunSink,
+    SaveShards,
     SendCopies,
     Stop,
     StoreCommit,
@@ -105,9 +109,8 @@ class Master(View):
                     sinks=self._job.sinks,
                 )
                 if self.gathered:
-                    assert set(self._progress.owners) <= self._elastic.members.hosts.keys(), (
-                        "a slice has no living owner"
-                    )
+                    owners = {*self._progress.owners} - ({None} if self._job.by_ring else set())
+                    assert owners <= self._elastic.members.hosts.keys(), "a slice has no living owner"
         except AssertionError as broken:
             self._impossible(str(broken), broken)
         return self._asking.new
@@ -244,6 +247,10 @@ class Master(View):
                 self._commit(instruction, fence, batch)
             case SendCopies(), CopiesSent():
                 elastic.sent(instruction, event)
+            case SaveShards(), ShardsSaved():
+                elastic.saved(instruction, event)
+            case Gather(), ReadySeen():
+                elastic.ready(instruction, event)
             case Demote(), Demoted():
                 elastic.demoted(instruction)
             case ((Forget() | DropCopies()), Dropped()):
@@ -286,7 +293,7 @@ class Master(View):
                 self._progress.finish(slices, instruction.id, NOWHERE)
             case WriteCheckpoint() | VerifyPacks() | StoreManifest():
                 self._give_up_checkpoint()
-            case SendCopies() | Demote() | Forget() | DropCopies():
+            case SendCopies() | SaveShards() | Gather() | Demote() | Forget() | DropCopies():
                 self._elastic.failed(instruction)
             case StoreRouting():
                 pass  # the next offer tries again
@@ -362,9 +369,7 @@ class Master(View):
     def _advance_routing(self) -> None:
         elastic = self._elastic
         elastic.gather(whole=self.whole, busy=self._busy)
-        changed = self.gathered and self._progress.orphaned
-        if changed:
-            elastic.adopt()
+        changed = self.gathered and self._progress.orphaned and elastic.adopt(self.committed, self.fence)
         if self.gathered:
             changed = elastic.advance(self._moment()) or changed
         if changed:

@@ -8,7 +8,7 @@ no position, and a slice that fell behind while it was restored is seen by one c
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from holdfast.master.assignment import assign
 
@@ -70,8 +70,10 @@ class Progress:
         self.owners = (*self.owners[:slice_], owner, *self.owners[slice_ + 1 :])
         self._position[slice_], self._task[slice_] = position, task
 
-    def assign(self, living: Iterable[str], takers: Iterable[str]) -> None:
-        before, self.owners = self.owners, assign(self.owners, living, takers)
+    def assign(self, living: Iterable[str], takers: Iterable[str], waiting: Collection[int] = ()) -> None:
+        """Give every orphan an owner, except those that are still waited for."""
+        before, dealt = self.owners, assign(self.owners, living, takers)
+        self.owners = tuple(None if slice_ in waiting else owner for slice_, owner in enumerate(dealt))
         for slice_, (old, new) in enumerate(zip(before, self.owners, strict=True)):
             assert old is None or old == new, f"slice {slice_} was taken from {old}, which lives"
 

@@ -112,6 +112,8 @@ class View:
 
     def copies_short(self) -> tuple[int, int]:
         """How many copies there are of those that the safety asks for."""
+        if self._job.safety.shards is not None:
+            return self._elastic.saving.copies, self._job.safety.shards.n * self._job.slices
         wanted = self._job.safety.backups * self._job.slices
         held = sum(min(len(held), self._job.safety.backups) for held in self._elastic.copies.held)
         return held, wanted

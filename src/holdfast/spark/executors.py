@@ -28,14 +28,13 @@ from pyspark import InheritableThread, TaskContext
 from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResourceRequests
 from pyspark.sql import SparkSession
 
-from holdfast.container.client import Address, Client, Unreachable
+from holdfast.container.client import Address, Client, Unreachable, is_refused
 from holdfast.errors import ContainerError, HoldfastError, from_wire
 from holdfast.spark.launcher import (
     END_SECONDS,
     START_SECONDS,
     ContainerProcess,
     ContainerSettings,
-    is_refused,
 )
 
 TASK_CPUS = 0.01
@@ -204,11 +203,15 @@ class ExecutorLauncher:
             self.stories[name] = _Story()
         return ExecutorContainer(name, self)
 
+    def executors(self) -> int:
+        """With dynamic allocation those that containers have are theirs alone, and come and go with them: none."""
+        return 0 if self._dynamic else len(self.look())
+
     def free_executors(self) -> int:
         executors = self.look()
         with self.changed:
             occupied = self._containers_of()
-            return 0 if self._dynamic else sum(not occupied[executor] for executor in executors)
+            return sum(not occupied[executor] for executor in executors)
 
     def look(self) -> frozenset[str]:
         """Ask Spark which executors there are."""

@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from holdfast.container.client import Address, Client, Unreachable
+from holdfast.container.client import Address, Client, Unreachable, is_refused
 from holdfast.errors import ContainerError, HoldfastError, TokenError
-from holdfast.spark.launcher import Handle, Launcher, is_refused, new_name
+from holdfast.spark.launcher import Handle, Launcher, new_name
 
 MOST_AT_ONCE = 64
 HOST_SECONDS = 60.0
@@ -91,6 +91,8 @@ class Fleet:
             raise errors[-1][1]
         for name, error in errors:
             self._ended(name, f"it could not start: {error.what if isinstance(error, HoldfastError) else error}")
+        if "ring" in self._host:  # those who came up side by side do not know each other yet
+            self.call_all("meet", {"contacts": self._contacts()})
         with self._lock:
             return [name for name in begun if name in self._clients]
 
@@ -184,7 +186,7 @@ class Fleet:
         client = None
         try:
             client = Client(handle.await_ready(), self.launcher.settings.token)
-            client.call("host", self._host, timeout=HOST_SECONDS)
+            client.call("host", self._hosting(), timeout=HOST_SECONDS)
         except BaseException:
             if client is not None:
                 client.close()
@@ -195,6 +197,15 @@ class Fleet:
             self._silent[name] = 0.0
         handle.on_exit(self._exited)
         return True
+
+    def _hosting(self) -> dict[str, Any]:
+        """With whom to join the ring, if the job has one."""
+        if "ring" not in self._host:
+            return self._host
+        return {**self._host, "ring": {**self._host["ring"], "contacts": self._contacts()}}
+
+    def _contacts(self) -> list[list[str]]:
+        return [[name, self.address(name).location] for name in self.alive()]
 
     def _identity(self) -> dict[str, Any]:
         return {"job": self._host["job"], "incarnation": self._host["incarnation"]}

@@ -12,7 +12,6 @@ import contextlib
 import json
 import logging
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -83,8 +82,8 @@ class Launcher(Protocol):
 
     def start(self, name: str) -> Handle: ...
 
-    def free_executors(self) -> int:
-        """How many executors have no container: places where one more would bring more than company."""
+    def executors(self) -> int:
+        """How many executors containers can share with Spark's tasks."""
 
     def close(self) -> None: ...
 
@@ -109,7 +108,7 @@ class ChildLauncher:
     def start(self, name: str) -> ContainerProcess:
         return ContainerProcess(name, self.settings, self._environment, nursery=self._living_nursery())
 
-    def free_executors(self) -> int:
+    def executors(self) -> int:
         return 0
 
     def close(self) -> None:
@@ -283,18 +282,6 @@ class ContainerProcess:
 
         self._drain = threading.Thread(target=keep, daemon=True, name=f"tail-{self.container}")
         self._drain.start()
-
-
-def is_refused(address: Address, timeout: float) -> bool:
-    """A broken call has many causes; a refused connection has one: nobody listens there any more."""
-    host, _, port = address.location.removeprefix("grpc://").rpartition(":")
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout):
-            return False
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
 
 
 def new_name(number: int) -> str:

@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast import faults
-from holdfast.errors import StoreError
+from holdfast.errors import FunctionError, StoreError
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import Pack, pack_name
 from holdfast.log.records import Commit, Fence, Manifest, Prepare, SegmentRef
 from holdfast.log.records import Routing as RoutingFile
 from holdfast.master import events as ev
 from holdfast.master import instructions as do
+from holdfast.master.readies import PATIENCE_SECONDS
 from holdfast.spark.epoch import Tag
 from holdfast.spark.fleet import Fleet
 from holdfast.spark.history import History
@@ -40,6 +41,7 @@ class Performer:
         self._fleet = fleet
         self._history = history
         self._prepares: dict[int, Prepare] = {}  # of the epoch in flight, by level
+        self._sinks_begun: int | None = None  # the newest epoch of which a sink may have something
 
     # --- routing, prepare, commit -------------------------------------------------------------------------
 
@@ -91,6 +93,19 @@ class Performer:
             assert known is not None, f"epoch {epoch}.{level} is applied but not prepared"
             self._prepares[level] = known
         return known
+
+    def mark_failed(self, epoch: int, error: FunctionError) -> None:
+        if self._sinks_begun is None or self._sinks_begun < epoch:
+            with self.ledger_lock:
+                self.ledger.mark_failed(Fence(self.incarnation, epoch, 0), error.what)
+            self._sinks_begun = None
+
+    def before_sinks(self, epoch: int) -> None:
+        """From here on the epoch may be seen: nobody may finish it with other functions any more."""
+        if self._sinks_begun is None:  # it may have failed before: with us, or with a driver before us
+            with self.ledger_lock:
+                self.ledger.mark_applied(Fence(self.incarnation, epoch, 0))
+        self._sinks_begun = epoch
 
     def store_commit(self, instruction: do.StoreCommit) -> ev.Event:
         epoch, batch = instruction.fence.epoch, instruction.batch
@@ -202,6 +217,38 @@ class Performer:
             nbytes=answer["bytes"],
         )
         return ev.CopiesSent(instruction.id, held, gone | frozenset(answer["failed"]))
+
+    # --- pieces on the ring -------------------------------------------------------------------------------
+
+    def save_shards(self, instruction: do.SaveShards) -> ev.Event:
+        answer = self._tell(instruction, "save", epoch=instruction.epoch, bandwidth=self.bandwidth)
+        for peer, reason in answer["failed"].items():
+            self._history.note("save failed", f"{instruction.container} to {peer}: {reason}")
+        copies = tuple((int(number), count) for number, count in answer["copies"].items())
+        self._history.note(
+            "saved",
+            f"{answer['rows']:,} rows of {len(copies)} slices from {instruction.container} to the ring as of epoch "
+            f"{instruction.epoch}: {min((count for _, count in copies), default=0)} copies of every piece",
+            seconds=answer["seconds"],
+            slices=len(copies),
+            nbytes=answer["bytes"],
+        )
+        return ev.ShardsSaved(instruction.id, copies)
+
+    def gather(self, instruction: do.Gather) -> ev.Event:
+        answer = self._tell(instruction, "gather", lost=sorted(instruction.lost), seconds=PATIENCE_SECONDS)
+        for figures in answer["figures"]:
+            self._history.note(
+                "gathered",
+                f"{len(figures['slices'])} slices on {instruction.container} by {figures['structure']}: "
+                f"{figures['bytes']:,} bytes from peers, {figures['replayed']:,} rows replayed",
+                seconds=figures["seconds"],
+                slices=len(figures["slices"]),
+                nbytes=figures["bytes"],
+            )
+        ready = tuple((int(number), epoch) for number, epoch in answer["ready"].items())
+        beyond = tuple((int(number), reason) for number, reason in answer["beyond"].items())
+        return ev.ReadySeen(instruction.id, ready, beyond)
 
     def demote(self, instruction: do.Demote) -> ev.Event:
         self._tell(instruction, "demote", epoch=instruction.epoch)

@@ -23,7 +23,15 @@ from pyspark.sql import DataFrame
 
 from holdfast import faults
 from holdfast.container.client import Address, Unreachable
-from holdfast.errors import ContainerError, CorruptionError, EpochGone, FencedError, HoldfastError, from_wire
+from holdfast.errors import (
+    ContainerError,
+    CorruptionError,
+    EpochGone,
+    FencedError,
+    FunctionError,
+    HoldfastError,
+    from_wire,
+)
 from holdfast.log.ledger import Ledger
 from holdfast.master import events as ev
 from holdfast.master import instructions as do
@@ -48,6 +56,7 @@ BEHIND = (
     do.NeedContainers,
     do.EndContainer,
     do.SendCopies,
+    do.SaveShards,
     do.DropCopies,
     do.WriteCheckpoint,
     do.VerifyPacks,
@@ -161,6 +170,8 @@ class Shell:
                         self.on_commit(self.last)
                     return None
                 case do.FailBatch(error=error):
+                    if isinstance(error, FunctionError) and self._still_ours():
+                        self._performer.mark_failed(self.machine.committed + 1, error)
                     raise self._failed_with(error)
                 case do.RefuseBatch():
                     return instruction
@@ -352,7 +363,8 @@ class Shell:
                     )
                 )
             case _:
-                pool = self._behind if isinstance(instruction, BEHIND) else self._pool
+                # Gathering waits for peers as long as it takes: what epochs need must not queue up behind it.
+                pool = self._behind if isinstance(instruction, (*BEHIND, do.Gather)) else self._pool
                 pool.submit(self._background, instruction)
 
     def _fatal(self, error: HoldfastError) -> None:
@@ -467,6 +479,10 @@ class Shell:
                 return answer
             case do.SendCopies():
                 return performer.send_copies(instruction)
+            case do.SaveShards():
+                return performer.save_shards(instruction)
+            case do.Gather():
+                return performer.gather(instruction)
             case do.Demote():
                 return performer.demote(instruction)
             case do.Forget() | do.DropCopies():
@@ -533,6 +549,7 @@ class Shell:
                     self.tell(ev.IntakeDone(instruction.id, tags))
                 case do.RunSink(fence=fence, sink=name):
                     counters = self._performer.prepare_of(fence.epoch, 1).sinks
+                    self._performer.before_sinks(fence.epoch)
                     if name in counters:  # else the sink is younger than the epoch, and not part of it
                         self._jobs.sink(frame, fence.epoch, self._sinks[name], counters[name])
                     self.tell(ev.SinkDone(instruction.id))

@@ -1,0 +1,227 @@
+"""Pieces of slices whose owners are elsewhere, in memory (SR3 §3.3).
+
+A version of a piece is its rows of all tables at one epoch: full, or only those changed since the version before. It
+counts from the moment the last part of the last table is there, not before. The owner says with each version which one
+it knows to be usable everywhere (``settled``); that one and the new one are kept, everything older is folded into it.
+So a saving that fails half way, here or elsewhere, never costs the version that can still be completed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from holdfast.errors import CorruptionError
+from holdfast.safety.shards import Held, PieceName, Version
+from holdfast.state import copies
+from holdfast.state.merging import collapsed
+from holdfast.state.table import Layout
+
+FOLD_EVERY = 4
+STALE_SECONDS = 60.0
+
+
+class Shape(NamedTuple):
+    """Of the whole table that a piece is a part of, at the piece's version."""
+
+    rows: int
+    purged_at: int
+
+
+@dataclass
+class Content:
+    """A piece's rows of one table, in the order of slots; all of them if ``full``. Once sealed: one part, or none."""
+
+    shape: Shape
+    full: bool
+    parts: list[pa.RecordBatch] = field(default_factory=list)
+    last: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        return sum(int(part.nbytes) for part in self.parts)
+
+
+@dataclass
+class Layer:
+    """What one saving brought of a piece: by table."""
+
+    version: Version
+    base: Version | None
+    tables: dict[str, Content] = field(default_factory=dict)
+
+    @property
+    def full(self) -> bool:
+        return all(content.full for content in self.tables.values())
+
+    @property
+    def nbytes(self) -> int:
+        return sum(content.nbytes for content in self.tables.values())
+
+
+@dataclass
+class Incoming:
+    """A version on its way here. ``saving`` names whoever sends it."""
+
+    saving: str
+    owner: str
+    settled: Version | None
+    layer: Layer
+    touched: float = field(default_factory=time.monotonic)
+
+
+@dataclass
+class Piece:
+    """The first layer is full; the last one, or the one before, is the settled version."""
+
+    owner: str
+    layers: list[Layer]
+
+    @property
+    def versions(self) -> list[Version]:
+        """The two newest: what is older is only there as part of them."""
+        return [layer.version for layer in self.layers[-2:]]
+
+
+class Pieces:
+    """All pieces of one job on this container."""
+
+    def __init__(self, layouts: Mapping[str, Layout]) -> None:
+        self._schemas = {table: copies.schema(layout) for table, layout in layouts.items()}
+        self._lock = threading.Lock()
+        self._held: dict[PieceName, Piece] = {}
+        self._incoming: dict[PieceName, Incoming] = {}
+
+    # --- what comes in ------------------------------------------------------------------------------------
+
+    def receive(self, saving: str, owner: str, table: str, about: Mapping[str, Any], rows: pa.RecordBatch) -> None:
+        """One part of one table of a piece. What does not fit is left out; the owner asks what is here afterwards."""
+        if not rows.schema.equals(self._schemas[table]):
+            raise CorruptionError(
+                f"A piece of '{table}' has other columns than that table.",
+                safe="The pieces that are here are as they were.",
+                todo="Start all containers with the same version of Holdfast.",
+            )
+        name, version = PieceName(*about["piece"]), Version(*about["version"])
+        with self._lock:
+            incoming = self._incoming.get(name)
+            if incoming is None or incoming.saving != saving:
+                if incoming is not None and incoming.layer.version > version:
+                    return  # a newer one is on its way: no older one overtakes it
+                base, settled = (Version(*about[key]) if about[key] else None for key in ("base", "settled"))
+                incoming = self._incoming[name] = Incoming(saving, owner, settled, Layer(version, base))
+            incoming.touched = time.monotonic()
+            content = incoming.layer.tables.setdefault(
+                table, Content(Shape(about["rows"], about["purged_at"]), about["full"])
+            )
+            if rows.num_rows:
+                content.parts.append(rows)
+            content.last = about["last"]
+            if len(incoming.layer.tables) == len(self._schemas) and all(
+                one.last for one in incoming.layer.tables.values()
+            ):
+                del self._incoming[name]
+                self._seal(name, incoming)
+
+    def end(self, saving: str, table: str) -> None:
+        """A stream is over, well or not: what it left incomplete will not be completed."""
+        stale = time.monotonic() - STALE_SECONDS
+        with self._lock:
+            for name, incoming in list(self._incoming.items()):
+                content = incoming.layer.tables.get(table)
+                torn = incoming.saving == saving and content is not None and not content.last
+                if torn or incoming.touched < stale:
+                    del self._incoming[name]
+
+    def _seal(self, name: PieceName, incoming: Incoming) -> None:
+        layer, settled = incoming.layer, incoming.settled
+        piece = self._held.get(name)
+        layers = [] if piece is None else piece.layers
+        if layers and layers[-1].version >= layer.version:
+            return  # here already, or newer
+        before = [one for one in layers if settled is not None and one.version <= settled]
+        if not before or before[-1].version != settled:
+            before = []
+        if not layer.full and (not before or layer.base != settled):
+            return  # it does not go on from what is here
+        if len(before) > FOLD_EVERY:
+            before = [_folded(before)]
+        for content in layer.tables.values():
+            if len(content.parts) > 1:
+                content.parts = [pa.concat_batches(content.parts)]
+        self._held[name] = Piece(incoming.owner, [*before, layer])
+
+    # --- what is here -------------------------------------------------------------------------------------
+
+    def inventory(self, slices: Collection[int]) -> list[Held]:
+        with self._lock:
+            return [
+                Held(name, version, sum(layer.nbytes for layer in piece.layers))
+                for name, piece in self._held.items()
+                if name.slice in slices
+                for version in piece.versions
+            ]
+
+    def owned_by(self, owner: str) -> dict[int, Version]:
+        """The slices whose newest pieces here came from that container, and of which version those are."""
+        newest: dict[int, tuple[Version, str]] = {}
+        with self._lock:
+            for name, piece in self._held.items():
+                here = (piece.versions[-1], piece.owner)
+                newest[name.slice] = max(here, newest.get(name.slice, here))
+        return {slice_: version for slice_, (version, from_) in newest.items() if from_ == owner}
+
+    def rows(self, name: PieceName, version: Version, table: str) -> tuple[Shape, pa.RecordBatch] | None:
+        """The piece's rows of a table at that version, deltas collapsed; None if it is not here (any more)."""
+        with self._lock:
+            piece = self._held.get(name)
+            if piece is None or version not in piece.versions:
+                return None
+            contents = [layer.tables[table] for layer in piece.layers if layer.version <= version]
+        return contents[-1].shape, self._collapsed(table, contents)
+
+    def drop(self, slices: Iterable[int], kept: Collection[PieceName] = ()) -> None:
+        """Pieces of these slices that this container shall not hold any more."""
+        numbers = set(slices)
+        with self._lock:
+            for name in [*self._held, *self._incoming]:
+                if name.slice in numbers and name not in kept:
+                    self._held.pop(name, None)
+                    self._incoming.pop(name, None)
+
+    @property
+    def count(self) -> int:
+        return len(self._held)
+
+    @property
+    def nbytes(self) -> int:
+        with self._lock:
+            layers = [layer for piece in self._held.values() for layer in piece.layers]
+            layers += [incoming.layer for incoming in self._incoming.values()]
+            return sum(layer.nbytes for layer in layers)
+
+    def _collapsed(self, table: str, contents: list[Content]) -> pa.RecordBatch:
+        parts = _parts(contents)
+        return collapsed(parts) if parts else pa.RecordBatch.from_pylist([], self._schemas[table])
+
+
+def _parts(contents: list[Content]) -> list[pa.RecordBatch]:
+    """From the last full one on, oldest first."""
+    first = max(at for at, content in enumerate(contents) if content.full)
+    return [part for content in contents[first:] for part in content.parts]
+
+
+def _folded(layers: list[Layer]) -> Layer:
+    """One full layer with what all of them come to."""
+    last = layers[-1]
+    folded = Layer(last.version, None)
+    for table, content in last.tables.items():
+        parts = _parts([layer.tables[table] for layer in layers])
+        rows = [collapsed(parts)] if parts else []
+        folded.tables[table] = Content(content.shape, True, rows, last=True)
+    return folded

@@ -1,0 +1,245 @@
+"""Slices in pieces on real containers: saved, lost with their owner, and gathered again by every structure."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from container_kit import ALL, World, inputs, until
+from ring_kit import STRUCTURES, commit, gather, neighbours, ready, save, settled, terms
+
+from holdfast.recovery.policies import Auto, Line, Star, Structure, Tree
+
+
+class Ring:
+    """Containers of which ``c0`` owns everything, some epochs into their life; ``truth`` is its state."""
+
+    def __init__(self, path: Path, policy: Structure | Auto, containers: int = 5, **more: Any) -> None:
+        processes = more.pop("processes", False)
+        faults = path / "faults"
+        faults.mkdir()
+        environment = {"HOLDFAST_FAULTS": str(faults)}
+        self.faults = faults
+        self.world = World(path, containers, processes=processes, environment=environment, ring=terms(policy, **more))
+        self.names = list(self.world.clients)
+        self.others = self.names[1:]
+        self.rng = random.Random(7)
+        self.epoch = 0
+        settled(self.world, *self.names)
+        self.world.own("c0")
+
+    def advance(self, epochs: int = 1, owner: str = "c0") -> None:
+        for _ in range(epochs):
+            self.epoch += 1
+            self.world.random_epoch(self.epoch, self.rng)
+            self.world.apply(owner, self.epoch)
+            commit(self.world, self.epoch)
+
+    def save(self, epoch: int | None = None) -> dict[str, Any]:
+        return save(self.world, "c0", epoch or self.epoch, ALL)
+
+    def truth(self) -> list[Any]:
+        return self.world.state("c0", self.epoch)
+
+    def end(self, name: str) -> None:
+        if self.world.processes:
+            self.world.kill(name)
+        else:
+            next(one for one in self.world.services if one.container == name).close()
+            self.world.services = [one for one in self.world.services if one.container != name]
+
+    def activate(self, found: dict[int, str]) -> list[Any]:
+        """What those who have slices ready make of them, in the order of slices."""
+        for number, name in found.items():
+            self.world.call(name, "activate", slices=[number], epoch=self.epoch)
+        rows = [row for number in sorted(found) for row in self.world.state(found[number], self.epoch, [number])]
+        return sorted(rows, key=lambda row: [plan.name for plan in self.world.plans].index(row[0]))
+
+    def close(self) -> None:
+        self.world.close()
+
+
+@pytest.mark.parametrize("policy", STRUCTURES, ids=str)
+def test_what_an_owner_saved_comes_back_without_it(tmp_path: Path, policy: Structure | Auto) -> None:
+    ring = Ring(tmp_path, policy)
+    try:
+        for _ in range(6):  # more savings than layers are kept
+            ring.advance(2)
+            done = ring.save()
+            assert done["copies"] == {str(number): 2 for number in ALL}
+            assert done["failed"] == {}
+        ring.advance(2)
+        truth = ring.truth()
+        ring.end("c0")
+        found = ready(ring.world, ring.others, ALL, ["c0"])
+        assert sorted(found) == ALL
+        assert len(set(found.values())) == 4, "every container brings back its share"
+        assert ring.activate(found) == truth
+        ring.epoch += 1
+        ring.world.random_epoch(ring.epoch, ring.rng)
+        for number, name in found.items():  # and goes on from there
+            ring.world.apply(name, ring.epoch, [number])
+    finally:
+        ring.close()
+
+
+def test_the_ring_heals_though_nobody_tells_it_to(tmp_path: Path) -> None:
+    """No master at all: the neighbours notice, gather, and replay up to what the store says is committed."""
+    ring = Ring(tmp_path, Tree(fanout_bits=1, depth=2))
+    try:
+        ring.advance(3)
+        ring.save()
+        ring.advance(2)
+        truth = ring.truth()
+        ring.end("c0")
+        found: dict[int, str] = {}
+
+        def all_ready() -> bool:
+            for name in ring.others:
+                versions = ring.world.versions(name)
+                assert set(versions.values()) <= {5}, "at the last committed epoch, not before"
+                found.update(dict.fromkeys(versions, name))
+            return sorted(found) == ALL
+
+        until(all_ready, 20)
+        assert ring.activate(found) == truth
+    finally:
+        ring.close()
+
+
+def test_an_owner_that_was_only_silent_goes_on(tmp_path: Path) -> None:
+    """The ring takes it for lost and makes its slices ready; its next saving shows that it lives."""
+    ring = Ring(tmp_path, Star(), containers=3)
+    try:
+        ring.advance(2)
+        ring.save()
+        assert sorted(ready(ring.world, ["c1", "c2"], ALL, ["c0"])) == ALL
+        ring.advance()
+        settled(ring.world, *ring.names)  # it is heard again
+        assert ring.save()["copies"] == {str(number): 2 for number in ALL}
+        assert [ring.world.versions(name) for name in ("c1", "c2")] == [{}, {}], "nothing is kept for its loss"
+        truth = ring.truth()
+        ring.end("c0")
+        until(lambda: "c0" not in neighbours(ring.world, "c1") | neighbours(ring.world, "c2"), 20)
+        assert ring.activate(ready(ring.world, ["c1", "c2"], ALL, ["c0"])) == truth, "and then it is really lost"
+    finally:
+        ring.close()
+
+
+def test_only_what_changed_is_sent_again(tmp_path: Path) -> None:
+    ring = Ring(tmp_path, Star(), m=4, n=2, parts=1)
+    try:
+        world = ring.world
+        many = list(range(4000))
+        world.log(1, inputs(many, many))
+        world.apply("c0", 1)
+        assert save(world, "c0", 1, ALL)["rows"] == 2 * 2 * 4000, "two tables, two copies"
+        world.log(2, inputs([1, 2, 3], [5, 6, 7]))
+        world.apply("c0", 2)
+        assert save(world, "c0", 2, ALL)["rows"] == 2 * 2 * 3
+        again = save(world, "c0", 2, ALL)
+        assert (again["rows"], again["copies"]) == (0, {str(number): 2 for number in ALL})
+        held = [world.call(name, "pieces", slices=ALL)["held"] for name in ring.names]
+        assert held[0] == [], "never on the owner itself"
+        pieces = [tuple(one[0]) for some in held for one in some]
+        assert len(set(pieces)) == 4 * 4
+        assert len(pieces) == 2 * 2 * 4 * 4, "two copies of two versions"
+        counts = [len(some) for some in held[1:]]
+        assert max(counts) - min(counts) <= 4, "spread evenly"
+    finally:
+        ring.close()
+
+
+def test_pieces_follow_when_a_holder_is_lost(tmp_path: Path) -> None:
+    """n - 1 holders of every piece go, one after the other, with savings in between; then the owner."""
+    ring = Ring(tmp_path, Tree(fanout_bits=1, depth=2), containers=5)
+    try:
+        ring.advance(2)
+        ring.save()
+        for gone in ("c3", "c4"):
+            ring.end(gone)
+            settled(ring.world, *(name for name in ring.names if name in ring.world.clients and _lives(ring, name)))
+            ring.advance()
+            assert ring.save()["copies"] == {str(number): 2 for number in ALL}
+        truth = ring.truth()
+        ring.end("c0")
+        assert ring.activate(ready(ring.world, ["c1", "c2"], ALL, ["c0"])) == truth
+    finally:
+        ring.close()
+
+
+def _lives(ring: Ring, name: str) -> bool:
+    return any(service.container == name for service in ring.world.services)
+
+
+def test_owner_and_a_holder_at_once(tmp_path: Path) -> None:
+    ring = Ring(tmp_path, Line(length=2), containers=5, n=3)
+    try:
+        ring.advance(3)
+        assert ring.save()["copies"] == {str(number): 3 for number in ALL}
+        ring.advance()
+        truth = ring.truth()
+        for gone in ("c0", "c2", "c4"):  # n - 1 holders with it
+            ring.end(gone)
+        assert ring.activate(ready(ring.world, ["c1", "c3"], ALL, ["c0", "c2", "c4"])) == truth
+    finally:
+        ring.close()
+
+
+def test_too_much_lost_is_said_and_not_made_up(tmp_path: Path) -> None:
+    ring = Ring(tmp_path, Star(), containers=4, n=1, m=4, parts=1)
+    try:
+        ring.advance(2)
+        ring.save()
+        ring.end("c0")
+        ring.end("c1")
+        answers = [gather(ring.world, name, ALL, ["c0", "c1"]) for name in ("c2", "c3")]
+        assert all(answer["ready"] == {} for answer in answers)
+        assert {int(number) for answer in answers for number in answer["beyond"]} == set(ALL)
+        assert "No version is whole" in next(iter(answers[0]["beyond"].values()))
+    finally:
+        ring.close()
+
+
+def test_a_saving_cut_short_costs_nothing(tmp_path: Path) -> None:
+    """The owner dies in the middle of a saving: the version before it comes back, and the log does the rest."""
+    ring = Ring(tmp_path, Star(), processes=True)
+    try:
+        ring.advance(3)
+        ring.save()
+        ring.advance(3)
+        truth = ring.truth()
+        (ring.faults / "container@mid-save@6").touch()
+        with pytest.raises(Exception, match="c0"):
+            ring.save()
+        found = ready(ring.world, ring.others, ALL, ["c0"])
+        assert ring.activate(found) == truth
+    finally:
+        ring.close()
+
+
+@pytest.mark.parametrize("policy", [Star(), Line(length=4), Tree(fanout_bits=1, depth=3)], ids=str)
+def test_a_provider_dies_while_it_provides(tmp_path: Path, policy: Structure) -> None:
+    ring = Ring(tmp_path, policy, processes=True, containers=6)
+    try:
+        ring.advance(4)
+        ring.save()
+        ring.advance(1)
+        truth = ring.truth()
+        (ring.faults / "container@mid-branch@4").touch()  # whoever comes there first
+        ring.world.kill("c0")
+        found: dict[int, str] = {}
+        for name in ring.others:
+            try:
+                found |= ready(ring.world, [name], ALL, ["c0"])
+            except Exception:
+                assert not (ring.faults / "container@mid-branch@4").exists()
+        again = [name for name in ring.others if ring.world.processes[name].alive]
+        assert len(again) == 4, "one of them died"
+        dead = [name for name in ring.names if name not in again]
+        found = ready(ring.world, again, ALL, dead)
+        assert ring.activate(found) == truth
+    finally:
+        ring.close()
