@@ -5,6 +5,9 @@ policies take turns, each is compared with no safety in its own round. Epoch tim
 a trigger of a second: average and longest. A tenth of the keys changes in an interval; one and three backups with all
 keys changing are reported beside. Everything on one machine, so copies and computing share its cores. ``Delta`` writes
 to the store once a minute only: the throughput's turns are shorter and do not have it, the epochs at half load may.
+
+With both cores busy throughput is the inverse of the CPU time that a row takes, all processes together, and that can be
+measured directly, whatever else runs: ``cpu`` beside each cost is what it says.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psutil
@@ -68,7 +71,8 @@ def throughput(spark: SparkSession, name: str, options: argparse.Namespace) -> d
     with started(spark, name, options.keys, files_per_epoch=4) as made:
         preload(made)
         ready = made.files.random(rows, 8)
-        begun, seen = time.time(), len(made.query.recentProgress)
+        begun, seen, cpu = time.time(), len(made.query.recentProgress), all_cpu_seconds()
+        first = made.run.status().rows
         while time.time() < begun + options.seconds:
             # Some epochs ahead of the query, never so many that the next turn waits long for the end of this one.
             waiting = made.files.rows - made.run.status().rows
@@ -76,6 +80,7 @@ def throughput(spark: SparkSession, name: str, options: argparse.Namespace) -> d
                 made.files.give(ready[number % len(ready)])
             time.sleep(0.2)
         ended = time.time()
+        cpu = (all_cpu_seconds() - cpu) / (made.run.status().rows - first)
         took = [one.numInputRows for one in made.query.recentProgress[seen:] if one.numInputRows]
         commits = [at for at in made.times() if at > begun]
         # Spark takes what is left of a listing as an epoch of its own, so not every one is full.
@@ -84,9 +89,20 @@ def throughput(spark: SparkSession, name: str, options: argparse.Namespace) -> d
             raise SystemExit(f"The query had to wait for rows: epochs of {sorted(set(took))} rows, not {4 * rows:,}.")
         times = [at for at, _ in full]
         found = {"rate": sum(rows_ for _, rows_ in full[1:]) / (times[-1] - times[0]), "epochs": distances(times)}
-        found |= {"peers": sent(made, begun, TO_PEERS), "store": sent(made, begun, TO_STORE)}
+        found |= {"cpu": cpu, "peers": sent(made, begun, TO_PEERS), "store": sent(made, begun, TO_STORE)}
         made.check()
     return found
+
+
+def all_cpu_seconds() -> float:
+    """Of this process and everything below it: the JVM, Spark's Python workers, containers."""
+    me = psutil.Process()
+    total = 0.0
+    for process in (me, *me.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            used = process.cpu_times()
+            total += used.user + used.system
+    return total
 
 
 def sent(made: Holdfast, since: float, kinds: tuple[str, ...]) -> int:
@@ -162,17 +178,32 @@ def main() -> None:
 
     shown = table(
         f"Throughput, {options.keys:,} keys, every {EVERY}, {HOT:.0%} of the keys changing; {options.rounds} rounds",
-        *("safety", "rows/s", "cost", "middle half of the rounds", "MB to peers", "to the store"),
+        *(
+            "safety",
+            "rows/s",
+            "cost",
+            "middle half of the rounds",
+            "CPU µs a row",
+            "cost",
+            "MB to peers",
+            "to the store",
+        ),
     )
+    cpu = {name: median([turn["cpu"] for turn in turns]) for name, turns in saturated["turns"].items()}
+    cpu_costs = {name: 1 - cpu[EXTRA.get(name, NONE)] / cpu[name] for name in costs}
 
     def traffic(name: str) -> tuple[str, str]:
         turns = saturated["turns"][name]
         return tuple(f"{median([turn[where] for turn in turns]) / 1e6:,.1f}" for where in ("peers", "store"))  # type: ignore[return-value]
 
-    shown.add_row(NONE, f"{median(costs[DELTA].base):,.0f}", "–", "–", *traffic(NONE))
+    shown.add_row(NONE, f"{median(costs[DELTA].base):,.0f}", "–", "–", f"{1e6 * cpu[NONE]:.2f}", "–", *traffic(NONE))
     for name, one in costs.items():
-        shown.add_row(name, f"{median(one.rates):,.0f}", f"{one.cost:.1%}", one.spread, *traffic(name))
+        shown.add_row(
+            *(name, f"{median(one.rates):,.0f}", f"{one.cost:.1%}", one.spread),
+            *(f"{1e6 * cpu[name]:.2f}", f"{cpu_costs[name]:.1%}", *traffic(name)),
+        )
     result: dict[str, Any] = {f"{_short(name)}_cost": one.cost for name, one in costs.items()}
+    result |= {f"{_short(name)}_cpu_cost": cost for name, cost in cpu_costs.items()}
     result |= {f"{_short(name)}_spread": one.spread for name, one in costs.items()}
 
     times = table(

@@ -14,7 +14,9 @@ import pytest
 from hypothesis import settings
 from pyspark.sql import SparkSession
 
-for _folder in ("end_to_end", "container"):
+# Every driver here lives for seconds: optimising its code costs more than that gains.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+for _folder in ("end_to_end", "container", "testing"):
     sys.path.insert(0, str(Path(__file__).parent / _folder))
 
 

@@ -70,10 +70,8 @@ def in_micros(table: pa.Table) -> pa.Table:
     return table
 
 
-def arrived(tables: Iterable[pa.Table], lateness: int, seen: str = "true") -> tuple[pa.Table, int]:
-    """All rows with their ``epoch`` and the watermark before it (``mark``), and the watermark at the end. The watermark
-    goes by the rows for which ``seen`` is true.
-    """
+def arrived(tables: Iterable[pa.Table], lateness: int) -> tuple[pa.Table, int]:
+    """All rows with their ``epoch`` and the watermark before it (``mark``), and the watermark at the end."""
     mark, marked = NEVER, []
     for epoch, given in enumerate(tables, 1):
         table = in_micros(given)
@@ -81,8 +79,7 @@ def arrived(tables: Iterable[pa.Table], lateness: int, seen: str = "true") -> tu
         marked.append(table)
         for name, value in columns.items():
             marked[-1] = marked[-1].append_column(name, pa.array([value] * table.num_rows, pa.int64()))
-        (latest,) = query(f"SELECT max(ts) AS latest FROM rows WHERE {seen}", rows=table)["latest"].to_pylist()
-        mark = max(mark, latest - lateness * SECOND)
+        mark = max(mark, pc.max(table["ts"]).as_py() - lateness * SECOND)
     return pa.concat_tables(marked), mark
 
 
@@ -211,7 +208,7 @@ def test_micro_promotion(spark: SparkSession, tmp_path: Path, seed: int) -> None
     sink = Sink()
     counts = run(spark, tmp_path, lambda job: [(promotion.build(job, stream(spark, tmp_path / "in", tables)), sink)])
 
-    rows, end = arrived(tables, promotion.LATENESS, seen="store = 'video games'")
+    rows, end = arrived(tables, promotion.LATENESS)
     rows = rows.filter(pc.equal(rows["store"], "video games"))
     windows = sliding("product, clicks AS n", promotion.SIZE, promotion.EVERY, end)
     truth = query(

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
         StoreError,
         TokenError,
     )
-    from holdfast.master.autoscaling import Autoscale
-    from holdfast.recovery.policies import Chained, Store
-    from holdfast.safety.policies import Delta, Sync
+    from holdfast.master.autoscaling import Autoscale, PerExecutor
+    from holdfast.recovery.policies import Auto, Chained, Line, Star, Store, Tree
+    from holdfast.safety.policies import Delta, Shards, Sync
     from holdfast.spark.fleet import Silence
     from holdfast.spark.history import Ongoing, RunEvent
 
@@ -54,6 +54,7 @@ __version__ = "0.1.0"
 
 _PLACES = {
     "Aggregate": "holdfast.api.aggregates",
+    "Auto": "holdfast.recovery.policies",
     "Autoscale": "holdfast.master.autoscaling",
     "Chained": "holdfast.recovery.policies",
     "ContainerError": "holdfast.errors",
@@ -69,13 +70,17 @@ _PLACES = {
     "JavaError": "holdfast.errors",
     "Job": "holdfast.api.job",
     "KeyedStream": "holdfast.api.keyed",
+    "Line": "holdfast.recovery.policies",
     "Ongoing": "holdfast.spark.history",
+    "PerExecutor": "holdfast.master.autoscaling",
     "PlanError": "holdfast.errors",
     "Run": "holdfast.api.run",
     "RunEvent": "holdfast.spark.history",
+    "Shards": "holdfast.safety.policies",
     "Silence": "holdfast.spark.fleet",
     "StageStatus": "holdfast.api.status",
     "StageStream": "holdfast.api.keyed",
+    "Star": "holdfast.recovery.policies",
     "State": "holdfast.api.state",
     "Status": "holdfast.api.status",
     "Store": "holdfast.recovery.policies",
@@ -83,6 +88,7 @@ _PLACES = {
     "Stream": "holdfast.api.stream",
     "Sync": "holdfast.safety.policies",
     "TokenError": "holdfast.errors",
+    "Tree": "holdfast.recovery.policies",
     "Window": "holdfast.api.windows",
     "approx_distinct": "holdfast.api.aggregates",
     "count": "holdfast.api.aggregates",
@@ -103,6 +109,7 @@ _PLACES = {
 
 __all__ = [
     "Aggregate",
+    "Auto",
     "Autoscale",
     "Chained",
     "ContainerError",
@@ -118,13 +125,17 @@ __all__ = [
     "JavaError",
     "Job",
     "KeyedStream",
+    "Line",
     "Ongoing",
+    "PerExecutor",
     "PlanError",
     "Run",
     "RunEvent",
+    "Shards",
     "Silence",
     "StageStatus",
     "StageStream",
+    "Star",
     "State",
     "Status",
     "Store",
@@ -132,6 +143,7 @@ __all__ = [
     "Stream",
     "Sync",
     "TokenError",
+    "Tree",
     "Window",
     "approx_distinct",
     "count",

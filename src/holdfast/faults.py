@@ -14,6 +14,7 @@ import signal
 PLACES = ("in-intake", "after-segments", "after-prepare", "mid-apply", "mid-sink", "after-sinks", "after-commit")
 # Places of what runs beside the epochs: copies of state, slices that come and go.
 MOVING = ("mid-copy", "mid-activate", "mid-demote")
+RING = ("mid-save", "mid-branch")
 
 _FOLDER = os.environ.get("HOLDFAST_FAULTS")
 
