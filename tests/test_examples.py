@@ -130,7 +130,7 @@ def sliding(what: str, size: int, every: int, end: int) -> str:
 # --- one test an example ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.heavy) for name in NAMES[1:])])
 def test_it_runs_as_it_stands(name: str, spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     example(name).main()  # in the session of the tests, which getOrCreate finds
     printed = capsys.readouterr().out

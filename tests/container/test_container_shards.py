@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import random
+import socket
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from container_kit import ALL, World, inputs, until
 from ring_kit import STRUCTURES, commit, gather, neighbours, ready, save, settled, terms
 
+from holdfast.container import saving
+from holdfast.container.bucket import Bucket
+from holdfast.container.client import Address, Unreachable
+from holdfast.container.providing import Pull
+from holdfast.errors import ContainerError
+from holdfast.recovery.plans import Branch
 from holdfast.recovery.policies import Auto, Line, Star, Structure, Tree
+from holdfast.safety.shards import PieceName, Version
 
 
 class Ring:
@@ -85,6 +94,20 @@ def test_what_an_owner_saved_comes_back_without_it(tmp_path: Path, policy: Struc
         ring.close()
 
 
+def test_slices_of_many_parts_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.container.reading.PART_SLOTS", 7)
+    ring = Ring(tmp_path, Tree(fanout_bits=1, depth=2), containers=4)
+    try:
+        for _ in range(3):
+            ring.advance(2)
+            assert ring.save()["copies"] == {str(number): 2 for number in ALL}
+        truth = ring.truth()
+        ring.end("c0")
+        assert ring.activate(ready(ring.world, ring.others, ALL, ["c0"])) == truth
+    finally:
+        ring.close()
+
+
 def test_the_ring_heals_though_nobody_tells_it_to(tmp_path: Path) -> None:
     """No master at all: the neighbours notice, gather, and replay up to what the store says is committed."""
     ring = Ring(tmp_path, Tree(fanout_bits=1, depth=2))
@@ -118,6 +141,8 @@ def test_an_owner_that_was_only_silent_goes_on(tmp_path: Path) -> None:
         assert sorted(ready(ring.world, ["c1", "c2"], ALL, ["c0"])) == ALL
         ring.advance()
         settled(ring.world, *ring.names)  # it is heard again
+        healings = [service._ring._jobs["j"][1] for service in ring.world.services]
+        until(lambda: not any(healing._dead for healing in healings), 20)
         assert ring.save()["copies"] == {str(number): 2 for number in ALL}
         assert [ring.world.versions(name) for name in ("c1", "c2")] == [{}, {}], "nothing is kept for its loss"
         truth = ring.truth()
@@ -166,6 +191,79 @@ def test_pieces_follow_when_a_holder_is_lost(tmp_path: Path) -> None:
         truth = ring.truth()
         ring.end("c0")
         assert ring.activate(ready(ring.world, ["c1", "c2"], ALL, ["c0"])) == truth
+    finally:
+        ring.close()
+
+
+def test_a_lost_copy_is_made_again_without_a_new_epoch(tmp_path: Path) -> None:
+    ring = Ring(tmp_path, Star(), containers=4)
+    try:
+        ring.advance(2)
+        ring.save()
+        ring.end("c3")
+        settled(ring.world, "c0", "c1", "c2")
+        done = ring.save()
+        assert done["copies"] == {str(number): 2 for number in ALL}
+        assert done["rows"] > 0, "c3 had pieces"
+        assert ring.save()["rows"] == 0
+        ring.end("c2")
+        settled(ring.world, "c0", "c1")
+        assert ring.save()["copies"] == {str(number): 1 for number in ALL}, "what there is, not what there should be"
+        truth = ring.truth()
+        ring.end("c0")
+        assert ring.activate(ready(ring.world, ["c1"], ALL, ["c0"])) == truth
+    finally:
+        ring.close()
+
+
+def test_epochs_go_on_while_holders_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The epoch to save is pinned before anything takes time, and is let go in the end."""
+    ring = Ring(tmp_path, Star(), containers=3)
+    try:
+        ring.advance(2)
+
+        def slowly(*asked: Any) -> saving.Inventory:
+            if ring.epoch < 6:
+                ring.advance(4)
+            return ask(*asked)
+
+        ask = saving.ask
+        monkeypatch.setattr(saving, "ask", slowly)
+        assert ring.save(2)["copies"] == {str(number): 2 for number in ALL}
+        assert ring.epoch == 6
+        assert not ring.world.services[0]._jobs["j"].reading._pins
+    finally:
+        ring.close()
+
+
+def test_the_end_of_a_saving_does_not_wait_for_a_stuck_holder(monkeypatch: pytest.MonkeyPatch) -> None:
+    over = threading.Event()
+
+    class Stuck(saving.Sender):
+        def run(self) -> None:
+            over.wait()
+
+    monkeypatch.setattr(saving, "SILENCE_SECONDS", 0.1)
+    sender = Stuck(cast(Any, None), "s", Version(1), Address("c9", "nowhere"), Bucket(None))
+    sender.start()
+    try:
+        sender._waiting.maxsize = 1
+        sender.put("one", {}, cast(Any, None))
+        sender.finish()
+        assert sender.failed is not None
+        assert "took nothing" in sender.failed
+    finally:
+        over.set()
+
+
+def test_pieces_saved_by_a_late_saving_are_not_dropped(tmp_path: Path) -> None:
+    ring = Ring(tmp_path, Star(), containers=3)
+    try:
+        ring.advance(2)
+        ring.save()
+        for version, left in ((1, True), (2, False)):
+            ring.world.call("c1", "drop-pieces", slices=ALL, version=[version, 0], kept=[])
+            assert bool(ring.world.call("c1", "pieces", slices=ALL)["held"]) == left
     finally:
         ring.close()
 
@@ -243,3 +341,60 @@ def test_a_provider_dies_while_it_provides(tmp_path: Path, policy: Structure) ->
         assert ring.activate(found) == truth
     finally:
         ring.close()
+
+
+def test_a_healed_slice_is_no_backup_beside_the_active_one(tmp_path: Path) -> None:
+    world = World(tmp_path, 2)
+    try:
+        world.own("c0")
+        world.random_epoch(1, random.Random(7))
+        world.apply("c0", 1)
+        world.copy("c0", 1, world.to("c1"))
+        owner, other = (service._jobs["j"] for service in world.services)
+        found = other.backups.take(2)
+        assert found is not None
+        owner.keep_backup(2, *found)
+        assert world.versions("c0") == {}
+        other.keep_backup(2, *found)
+        assert world.versions("c1") == dict.fromkeys(ALL, 1)
+        world.call("c1", "activate", slices=[2], epoch=1)
+        assert 2 not in world.versions("c1")
+        assert world.state("c1", 1, [2]) == world.state("c0", 1, [2])
+    finally:
+        world.close()
+
+
+@pytest.mark.parametrize("given_up", [True, False])
+def test_a_provider_that_never_begins_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given_up: bool
+) -> None:
+    """It takes the connection and says nothing: by a cancel from elsewhere, or after a while by itself."""
+    monkeypatch.setattr("holdfast.container.providing.OPEN_SECONDS", 600.0 if given_up else 0.2)
+    ring = Ring(tmp_path, Star(), containers=2)
+    try:
+        ringed = ring.world.services[1]._ring._jobs["j"][0]
+        with socket.create_server(("127.0.0.1", 0)) as deaf:
+            peer = Address("deaf", f"grpc://127.0.0.1:{deaf.getsockname()[1]}")
+            branch = Branch("deaf", (PieceName(0, 0, 0),), ())
+            pull = Pull(ringed, ringed.client(peer), branch, {0: Version(1)}, next(iter(ringed.layouts)), {})
+            if given_up:
+                threading.Timer(0.2, pull.cancel).start()
+            with pytest.raises(Unreachable, match="given up" if given_up else "began nothing"):
+                next(pull.chunks())
+    finally:
+        ring.close()
+
+
+def test_limits_are_positive_or_none(tmp_path: Path) -> None:
+    world = World(tmp_path, 1)
+    try:
+        job = world.services[0]._jobs["j"]
+        world.call("c0", "limit", upload=5e6, download=7)
+        for strange in (0, -1, "7", True, float("inf"), float("nan")):
+            with pytest.raises(ContainerError, match="'download' is"):
+                world.call("c0", "limit", upload=None, download=strange)
+        assert (job.upload.rate, job.download.rate) == (5e6, 7)
+        world.call("c0", "limit", upload=None)
+        assert (job.upload.rate, job.download.rate) == (None, 7)
+    finally:
+        world.close()

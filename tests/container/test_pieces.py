@@ -39,6 +39,22 @@ class Holder:
         self, epoch: int, slots: dict[int, int], base: int | None = None, settled: int | None = None, **more: Any
     ) -> None:
         saving = more.get("saving", f"save {epoch}")
+        for table in more.get("tables", LAYOUTS):
+            self.part(saving, table, 0, slots, epoch, base, settled, owner=more.get("owner", "a"))
+            self.pieces.end(saving, table)
+
+    def part(
+        self,
+        saving: str,
+        table: str,
+        number: int,
+        slots: dict[int, int],
+        epoch: int,
+        base: int | None = None,
+        settled: int | None = None,
+        last: bool = True,
+        owner: str = "a",
+    ) -> None:
         about = {
             "piece": list(PIECE),
             "version": [epoch, 0],
@@ -47,11 +63,10 @@ class Holder:
             "full": base is None,
             "rows": 100,
             "purged_at": 0,
-            "last": True,
+            "number": number,
+            "last": last,
         }
-        for table in more.get("tables", LAYOUTS):
-            self.pieces.receive(saving, more.get("owner", "a"), table, about, rows(slots))
-            self.pieces.end(saving, table)
+        self.pieces.receive(saving, owner, table, about, rows(slots))
 
     @property
     def versions(self) -> list[int]:
@@ -127,7 +142,94 @@ def test_who_owns_what_follows_the_newest(holder: Holder) -> None:
     holder.save(2, {0: 20}, base=1, settled=1, owner="b")
     assert holder.pieces.owned_by("a") == {}
     assert holder.pieces.owned_by("b") == {3: Version(2)}
-    holder.pieces.drop([3], [PIECE])
+    holder.pieces.drop([3], Version(2), [PIECE])
     assert holder.versions == [1, 2]
-    holder.pieces.drop([3])
+    holder.pieces.drop([3], Version(2))
     assert (holder.versions, holder.pieces.count, holder.pieces.nbytes) == ([], 0, 0)
+
+
+def delta(holder: Holder, saving: str, epoch: int, value: int, only: slice = slice(None)) -> None:
+    """A delta of two tables with three parts each, the second of them without rows; or some of its six parts."""
+    parts = [(table, number) for table in LAYOUTS for number in range(3)]
+    for table, number in parts[only]:
+        slots = {} if number == 1 else {number: value}
+        holder.part(saving, table, number, slots, epoch, base=1, settled=1, last=number == 2)
+
+
+@pytest.fixture
+def settled(holder: Holder) -> Holder:
+    """With the settled version that deltas go on from."""
+    holder.save(1, {0: 10, 1: 10, 2: 10})
+    return holder
+
+
+def test_parts_come_together(settled: Holder) -> None:
+    delta(settled, "a", 2, 20, slice(5))
+    assert settled.versions == [1], "not before the last part"
+    delta(settled, "a", 2, 20, slice(5, 6))
+    assert settled.values(2) == {0: 20, 1: 10, 2: 20}
+
+
+@pytest.mark.parametrize("lost", range(6))
+def test_a_part_that_is_missing_costs_the_version(settled: Holder, lost: int) -> None:
+    delta(settled, "a", 2, 20, slice(lost))
+    delta(settled, "a", 2, 20, slice(lost + 1, None))
+    assert settled.versions == [1]
+    delta(settled, "again", 2, 20)
+    assert settled.values(2) == {0: 20, 1: 10, 2: 20}
+
+
+@pytest.mark.parametrize("lost", range(1, 6))
+def test_what_was_given_up_is_not_taken_up_in_the_middle(settled: Holder, lost: int) -> None:
+    """Whatever has come is let go, as if it had been silent for too long; the rest comes all the same."""
+    delta(settled, "a", 2, 20, slice(lost))
+    settled.pieces._incoming.clear()
+    delta(settled, "a", 2, 20, slice(lost, None))
+    settled.pieces.end("a", "one")
+    settled.pieces.end("a", "two")
+    assert settled.versions == [1]
+    assert settled.pieces._incoming == {}
+
+
+def test_the_rest_of_what_was_given_up_harms_no_other(settled: Holder) -> None:
+    delta(settled, "a", 2, 20, slice(1))
+    settled.pieces._incoming.clear()
+    delta(settled, "b", 2, 30, slice(4))
+    delta(settled, "a", 2, 20, slice(1, 3))
+    delta(settled, "b", 2, 30, slice(4, None))
+    assert settled.values(2) == {0: 30, 1: 10, 2: 30}
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("first", range(1, 6))
+@pytest.mark.parametrize("second", range(1, 6))
+def test_savings_that_interleave_are_never_mixed(settled: Holder, first: int, second: int, version: int) -> None:
+    """Two owners of a slice, one after the other; the later one overtakes, and nothing of the earlier one is in it."""
+    delta(settled, "a", 2, 20, slice(first))
+    delta(settled, "b", version, 30, slice(second))
+    delta(settled, "a", 2, 20, slice(first, None))
+    delta(settled, "b", version, 30, slice(second, None))
+    assert settled.versions == [1, version]
+    assert settled.values(version) == {0: 30, 1: 10, 2: 30}
+
+
+@pytest.mark.parametrize("came", range(1, 6))
+def test_an_older_saving_never_overtakes(settled: Holder, came: int) -> None:
+    delta(settled, "new", 3, 30, slice(came))
+    delta(settled, "old", 2, 20)
+    assert settled.versions == [1]
+    delta(settled, "new", 3, 30, slice(came, None))
+    assert settled.versions == [1, 3]
+    assert settled.values(3) == {0: 30, 1: 10, 2: 30}
+
+
+def test_a_late_drop_leaves_what_is_newer(settled: Holder) -> None:
+    delta(settled, "a", 3, 30)
+    delta(settled, "b", 4, 40, slice(4))
+    settled.pieces.drop([3], Version(2))
+    assert settled.versions == [1, 3]
+    settled.pieces.drop([3], Version(3))
+    assert settled.versions == []
+    assert [one.layer.version for one in settled.pieces._incoming.values()] == [Version(4)]
+    settled.pieces.drop([3], Version(4))
+    assert settled.pieces.nbytes == 0

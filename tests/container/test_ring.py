@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,11 @@ from container_kit import TOKEN, World, until
 from ring_kit import neighbours, settled, terms
 
 from holdfast.container.client import Address, Client
+from holdfast.container.post import LETTER, Post
 from holdfast.errors import ContainerError, HoldfastError, TokenError
 from holdfast.overlay.codec import message_of, to_plain
+from holdfast.overlay.events import Unreached
+from holdfast.overlay.ids import id_of
 from holdfast.overlay.messages import Hello, Leaves, Publication, Refused, Route, Seek
 
 
@@ -75,6 +79,69 @@ def test_only_the_containers_of_a_ring_are_heard(tmp_path: Path) -> None:
             mistaken.call("ring", letter)
         with pytest.raises(HoldfastError, match="message of the ring is none"):
             world.call("c0", "ring", **letter | {"messages": [{"_kind": "Path", "pathsegments": []}]})
+        for strange in ({"sender": [1, 2]}, {"sender": ["c1"]}, {"addresses": [["c1", None]]}, {"addresses": ["c1"]}):
+            with pytest.raises(HoldfastError, match="an address is none"):
+                world.call("c0", "ring", **letter | strange)
+    finally:
+        world.close()
+
+
+def test_a_ring_outlives_what_it_cannot_take(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """An event that no machine understands, and an address that is none: said, and survived."""
+    world = World(tmp_path, 2, ring=terms())
+    try:
+        settled(world, "c0", "c1")
+        ring = world.services[0]._ring._ring
+        assert ring is not None
+        ring._events.put(object())
+        ring.meet([Address("c8", "nowhere")])
+        ring._post.send(id_of("c8"), Hello(answer=True))
+        ring._post.send(id_of("c8"), Hello(answer=True))
+        said: list[str] = []
+        for word in ("KeyError", "nowhere"):
+            until(lambda word=word: said.append(capfd.readouterr().err) or word in "".join(said), 20)
+        until(lambda: ring._post._waiting.get(id_of("c8")) is None, 20)
+        assert ring._thread.is_alive()
+        world.services.pop(1).close()
+        settled(world, "c0")
+    finally:
+        world.close()
+
+
+def test_the_silent_do_not_keep_the_post_from_the_living(tmp_path: Path) -> None:
+    """More peers that take a call and never answer than there are workers: a letter gets through between them."""
+    world = World(tmp_path, 1, ring=terms())
+    deaf = [socket.create_server(("127.0.0.1", 0)) for _ in range(6)]
+    book = {7: world.clients["c0"].address}
+    book |= {
+        number: Address(f"d{number}", f"grpc://127.0.0.1:{one.getsockname()[1]}")
+        for number, one in enumerate(deaf, start=100)
+    }
+    told: list[Unreached] = []
+    heard: list[int] = []
+    post = Post(Address("me", "grpc://127.0.0.1:1"), TOKEN, 1.0, 2, book.get, told.append, heard.append)
+    try:
+        for peer in book:
+            if peer != 7:
+                for _ in range(LETTER * 3):
+                    post.send(peer, Hello(answer=True))
+        until(lambda: post.send(7, None) or heard, 20)
+        assert len(told) < 2 * len(deaf) * LETTER, "about one letter to each, not all that wait for it"
+    finally:
+        post.close()
+        for one in deaf:
+            one.close()
+        world.close()
+
+
+def test_a_letter_is_a_sign_of_life(tmp_path: Path) -> None:
+    world = World(tmp_path, 1, ring=terms())
+    try:
+        ring = world.services[0]._ring._ring
+        assert ring is not None
+        ring._unheard.add(id_of("c5"))
+        world.call("c0", "ring", sender=["c5", "grpc://127.0.0.1:1"], messages=[], addresses=[])
+        assert id_of("c5") not in ring._unheard
     finally:
         world.close()
 
@@ -106,8 +173,31 @@ def test_messages_survive_the_wire(message: object) -> None:
     assert message_of(json.loads(json.dumps(to_plain(message)))) == message
 
 
+ROUTE = {"_kind": "Route", "id": [1, 0, 2], "key": 3, "payload": None}
+
+
 @pytest.mark.parametrize(
-    "plain", [7, {"_kind": "os"}, {"_kind": "Seek"}, {"_kind": "Hello", "answer": 1, "more": 2}, []]
+    "plain",
+    [
+        7,
+        [],
+        {"_kind": "os"},
+        {"_kind": "Seek"},
+        {"_kind": "Hello", "answer": True, "more": 2},
+        {"_kind": "Hello", "answer": 1},
+        {"_kind": "Seek", "origin": "7", "rows": True},
+        {"_kind": "Seek", "origin": True, "rows": True},
+        {"_kind": "Seek", "origin": -1, "rows": True},
+        {"_kind": "Seek", "origin": 1 << 128, "rows": True},
+        {"_kind": "Leaves", "leaves": 7},
+        {"_kind": "Leaves", "leaves": [1, None]},
+        {"_kind": "Leaves", "leaves": [[1]]},
+        ROUTE | {"id": [1, 0]},
+        ROUTE | {"id": [1, 0, 2.0]},
+        ROUTE | {"payload": {"_kind": "Publication", "group": "g", "payload": 1}},
+        {"_kind": "Refused", "message": 7},
+        {"_kind": "Refused", "message": {"_kind": "Publication", "group": 1, "payload": 1}},
+    ],
 )
 def test_anything_else_is_refused(plain: object) -> None:
     with pytest.raises(HoldfastError, match="is none"):

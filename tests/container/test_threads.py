@@ -475,14 +475,3 @@ def test_kernels_of_two_threads_overlap_if_they_let_go_of_the_gil(nogil: bool) -
         table.each([0, 1], lambda piece: piece, lambda piece: spin(stamps[piece], 100_000))
     (start, end), (other_start, other_end) = stamps.tolist()
     assert (start < other_end and other_start < end) == nogil
-
-
-def test_an_epoch_of_trivial_pieces_costs_next_to_nothing() -> None:
-    work = [(f"key {number}", number) for number in range(128)]
-    took = []
-    with table_of(1) as table:
-        for _ in range(100):
-            start = time.perf_counter()
-            table.each(work, key_of, lambda piece: None)
-            took.append(time.perf_counter() - start)
-    assert min(took) < 300e-6

@@ -256,6 +256,26 @@ def test_stages_and_sinks_over_sources_come_and_go(shop: Shop) -> None:
     assert sorted(map(repr, large)) == sorted(repr({"k": row["k"], "v": row["v"]}) for row in truth if row["v"] > 90)
 
 
+def test_sources_that_are_one_dataframe_keep_their_stages(shop: Shop) -> None:
+    """Spark has one reader for both, so which notes are whose cannot be told from its checkpoint."""
+
+    def start(*more: str) -> None:
+        job = hf.Job("shop", shop.spark, store=str(shop.base / "store"))
+        frame = shop.spark.readStream.schema(SCHEMA).json(str(shop.base / "in"))
+        every, some = job.read(frame, "every"), job.read(frame.where("v > 0"), "some")
+        for name, rows in (("every", every), ("some", some), *((name, every) for name in more)):
+            rows.key_by("k", name=name).agg(n=hf.count()).write("noop", name=name)
+        with job.start(containers=1, slices=4, trigger={"availableNow": True}) as run:
+            run.await_termination()
+
+    start()
+    before = decided(shop.base)
+    with pytest.raises(hf.StoreError, match="'every' and 'some' are made of the same streaming DataFrame"):
+        start("more")
+    assert decided(shop.base) == before
+    start()
+
+
 @pytest.mark.heavy
 def test_an_epoch_in_flight_is_finished_by_the_job_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
     drill = Drill(tmp_path, files=3)

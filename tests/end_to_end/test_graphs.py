@@ -92,7 +92,7 @@ def test_three_levels_while_it_scales(tmp_path: Path, spark: SparkSession, monke
 # --- graphs nobody thought of -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.heavy) for seed in range(3, 9))])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.heavy) for seed in range(2, 9))])
 def test_a_random_graph_with_containers_killed(tmp_path: Path, spark: SparkSession, seed: int) -> None:
     """The graphs and the oracle of ``tests/testing``: what holds there holds with Spark, containers and kills."""
     chosen, epochs = model.random_graph(seed)

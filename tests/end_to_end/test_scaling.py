@@ -57,6 +57,7 @@ def test_executors_are_needed_to_follow_them(tmp_path: Path, spark: SparkSession
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.heavy
 def test_new_executors_get_containers_and_lost_ones_lose_them(tmp_path: Path) -> None:
     """A worker comes, then one goes; the epochs go on, and no row is lost or doubled."""
     over = tmp_path / "over"

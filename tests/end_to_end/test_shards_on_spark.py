@@ -153,7 +153,7 @@ class Outside:
 
 
 def test_the_ring_recovers_while_the_driver_is_stopped(tmp_path: Path) -> None:
-    drill = Drill(tmp_path, files=30, rows=300, keys=300, config={"containers": 4, "shape": "one", **SHARDS})
+    drill = Drill(tmp_path, files=18, rows=300, keys=300, config={"containers": 4, "shape": "one", **SHARDS})
     watch = Watch(drill)
     process = drill.start()
     outside = None

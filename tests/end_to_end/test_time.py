@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 import holdfast as hf
 
@@ -44,13 +45,14 @@ def test_a_selective_filter_does_not_hold_the_watermark_back(
     windows(one.where("v = 7").select("k", "plain"), "plain", on="plain")
     windows(one.union(two.where("v < 0")).where("v = 7"), "both", ahead="1 hour")
     windows(two.where("v < 0"), "none")
+    windows(one.select("*", F.col("ts").alias("made")).where("v = 7"), "made", on="made")
     wanted.write("parquet", str(tmp_path / "out"))
     with job.start(containers=1, slices=4, trigger={"availableNow": True}) as run:
         run.await_termination()
         marks = {stage.name: stage.watermark for stage in run.status().stages}
         assert all(stage.keys == 0 for stage in run.status().stages), "all windows are closed"
     assert not (task_faults / "task@in-intake@2").exists()
-    seconds = {"wanted": 179, "plain": 179, "both": 150, "none": far}
+    seconds = {"wanted": 179, "plain": 179, "both": 150, "none": far, "made": 179}
     assert marks == {name: (FIRST + dt.timedelta(seconds=at)).replace(tzinfo=dt.UTC) for name, at in seconds.items()}
     closed = spark.read.parquet(str(tmp_path / "out")).collect()
     assert sorted((row["_epoch"], row["n"]) for row in closed) == [(1, 1), (2, 1), (3, 1)]

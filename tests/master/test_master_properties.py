@@ -274,7 +274,7 @@ def find(planted: type[Master], noticed: str, on_ring: bool = False) -> None:
 
     search = settings(
         QUICK,
-        max_examples=150,
+        max_examples=500,
         phases=[Phase.generate],
         derandomize=True,
         database=None,

@@ -66,3 +66,11 @@ def test_files_that_are_not_as_they_were_known_are_refused(section: Store) -> No
     section.write("spark/offsets/2", [b"v2\n{}\na\nb\na"])
     with pytest.raises(StoreError, match="format v2"):
         rebase(section, "spark", "newer", ["a", "b", "a"], ["b"], 2)
+
+
+def test_before_the_first_epoch_there_are_only_notes(section: Store) -> None:
+    """Where a reader begins ("latest") may be noted before anything is done: it must not be found anew."""
+    rebase(section, "spark", "new", ["a", "b", "a"], ["b", "a"], -1)
+    assert section.list("new/offsets") == section.list("new/commits") == []
+    assert section.read("new/metadata") == b'{"id":"q"}'
+    assert section.read("new/sources/0/0") == b"b's files"

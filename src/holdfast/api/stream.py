@@ -44,12 +44,13 @@ class Stream:
         return [name for name in self._frame.columns if name != DIFF]
 
     def select(self, *columns: str | Column) -> Stream:
-        kept = [column for column in columns if isinstance(column, str)]
+        kept = {column for column in columns if isinstance(column, str)}
+        kept = kept.union(self.columns) if "*" in kept else kept.intersection(self.columns)
         return self._step(
             "select",
             lambda frame, hidden: frame.select(*columns, *hidden),
             filters=False,
-            before=lambda name: name if name in kept or "*" in kept else None,
+            before=lambda name: name if name in kept else None,
         )
 
     def where(self, condition: str | Column) -> Stream:

@@ -78,6 +78,7 @@ def look(ledger: Ledger, file: JobFile, plan: JobPlan) -> Upgrade | None:
     upgrade = Upgrade(ledger, file, before, now, plan.fingerprint(), found)
     if not (found.converts or upgrade.moves_sources):
         return None
+    upgrade.refuse_shared()
     upgrade.standing()
     return upgrade
 
@@ -116,8 +117,10 @@ class Upgrade:
         self._fingerprint = fingerprint
         former = ledger.graph()
         self._converts = found.converts
+        known = former.graph if former else file.graph
         # The source at each place of Spark's plan, as it was and as it is.
-        self._places = (former.graph if former else file.graph).get("sources", []), fingerprint.get("sources", [])
+        self._places = known.get("sources", []), fingerprint.get("sources", [])
+        self._shared = [*known.get("shared", []), *fingerprint.get("shared", [])]
 
     @property
     def moves_sources(self) -> bool:
@@ -148,6 +151,19 @@ class Upgrade:
             f"(stages below level {level} have done their part of it). Then change the rest.",
         )
 
+    def refuse_shared(self) -> None:
+        """Spark numbers what its readers note by reader, and sources that are one DataFrame have one between them."""
+        if self.moves_sources and self._shared:
+            one, other = self._shared[0]
+            raise StoreError(
+                f"Job {self._file.name!r} has other stages or sinks over its sources than before, and '{one}' and "
+                f"'{other}' are made of the same streaming DataFrame: which of Spark's notes belong to which source "
+                "cannot be told.",
+                safe="Nothing was changed.",
+                todo="Start the job with the stages and sinks over sources that it had; or, in a new store, read that "
+                "DataFrame once and branch the stream.",
+            )
+
     def perform(self, incarnation: int) -> GraphFile:
         """Convert the state and put the new graph in its place. For the owner of the job only: it must be the one that
         nobody else prepares epochs for."""
@@ -157,8 +173,10 @@ class Upgrade:
         spark = self._ledger.spark
         if self.moves_sources:
             spark = f"{SPARK}-{version}-{incarnation}"
-            if commit := self._ledger.last_committed():
-                rebase(self._ledger.section, self._ledger.spark, spark, *self._places, commit.batch_id)
+            if self._ledger.section.exists(f"{self._ledger.spark}/metadata"):
+                commit = self._ledger.last_committed()
+                done = commit.batch_id if commit else -1  # where reading begins may be noted before the first epoch
+                rebase(self._ledger.section, self._ledger.spark, spark, *self._places, done)
         graph = GraphFile(
             version=version,
             epoch=epoch,

@@ -59,6 +59,7 @@ class Gatherer:
         self._filling: dict[tuple[int, Version, str], threading.Lock] = {}
         self._pulls: dict[int, list[Pull]] = {}
         self._cancelled: set[int] = set()
+        self._over = False
         self._gathered = Gathered()
 
     def lost(self, container: str) -> None:
@@ -68,7 +69,8 @@ class Gatherer:
     def run(self) -> Gathered:
         """Returns when every slice is here, or known to be beyond what the ring can do."""
         waiting = time.monotonic() + ASK_SECONDS
-        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="holdfast-gather") as pool:
+        pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="holdfast-gather")
+        try:
             self._events.put(machine.Begin())
             while not self._machine.over:
                 try:
@@ -77,10 +79,13 @@ class Gatherer:
                     event, waiting = machine.Waited(), time.monotonic() + ASK_SECONDS
                 for instruction in self._machine.handle(event):
                     self._perform(instruction, pool)
+        finally:
             with self._lock:
-                numbers = list(self._pulls)
+                self._over, numbers = True, list(self._pulls)
             for number in numbers:
                 self._cancel(number)
+            # What is still asking or pulling is of no use any more: slices that are whole do not wait for it.
+            pool.shutdown(wait=False, cancel_futures=True)
         self._gathered.structure = str(self._machine.structure)
         return self._gathered
 
@@ -142,7 +147,7 @@ class Gatherer:
         pull = Pull(ringed, ringed.client(self._addresses[branch.at]), branch, versions, table, addresses)
         with self._lock:
             self._pulls.setdefault(told.number, []).append(pull)
-            cancelled = told.number in self._cancelled
+            cancelled = self._over or told.number in self._cancelled
         if cancelled:
             raise Unreachable(f"{branch.at}: given up")
         for chunk in pull.chunks():

@@ -22,13 +22,14 @@ from holdfast.container.client import Address, Unreachable
 from holdfast.container.gathering import Gathered, Gatherer
 from holdfast.container.reviving import Revived
 from holdfast.container.ringed import RingedJob
-from holdfast.errors import HoldfastError
+from holdfast.errors import ContainerError, HoldfastError
 from holdfast.log.ledger import Ledger
 from holdfast.recovery.choosing import Speeds
 from holdfast.recovery.dealing import deal
 from holdfast.recovery.policies import Auto, Structure
 
 ASK_SECONDS = 2.0
+DRILL_SECONDS = 60.0
 
 
 class Healing:
@@ -59,11 +60,16 @@ class Healing:
             self._dead |= new
             self._beyond.clear()  # of losses before this one
             self._rounds += 1
-            gatherers = list(self._gatherers)
+            dead, gatherers = frozenset(self._dead), list(self._gatherers)
         for gatherer in gatherers:
             for container in new:
                 gatherer.lost(container)
-        threading.Thread(target=self._heal, daemon=True, name="holdfast-heal").start()
+        threading.Thread(target=self._heal, args=(dead,), daemon=True, name="holdfast-heal").start()
+
+    def found(self, container: str) -> None:
+        """It is a neighbour again: if it is lost once more, that is a loss of its own. A round that runs goes on."""
+        with self._lock:
+            self._dead.discard(container)
 
     def ready(self, slices: Collection[int], lost: Iterable[str], seconds: float) -> dict[str, Any]:
         """What is ready here of these slices, once this container's share is done; what is beyond the ring, and why."""
@@ -88,7 +94,12 @@ class Healing:
         """Forget that these were brought back, so that it can be done once more, and differently."""
         ringed = self._ringed
         with self._lock:
-            self._lock.wait_for(lambda: not self._rounds)
+            if not self._lock.wait_for(lambda: not self._rounds, DRILL_SECONDS):
+                raise ContainerError(
+                    f"What was lost before is still being brought back after {DRILL_SECONDS:g} s.",
+                    safe="Nothing was forgotten.",
+                    todo="Ask again later.",
+                )
             self._dead.difference_update(lost)
             ringed.terms = replace(ringed.terms, policy=policy)
             self._speeds = replace(
@@ -107,11 +118,11 @@ class Healing:
 
     # --- in a thread of its own ---------------------------------------------------------------------------
 
-    def _heal(self) -> None:
+    def _heal(self, told: frozenset[str]) -> None:
         try:
             tried: set[int] = set()
             while not self._closed:
-                mine, addresses, replacing = self._share(tried)
+                mine, addresses, replacing = self._share(tried, told)
                 if not mine:
                     return
                 self._gather(mine, addresses, replacing)
@@ -123,11 +134,11 @@ class Healing:
                 self._rounds -= 1
                 self._lock.notify_all()
 
-    def _share(self, tried: Collection[int]) -> tuple[list[int], dict[str, Address], set[str]]:
+    def _share(self, tried: Collection[int], told: Collection[str]) -> tuple[list[int], dict[str, Address], set[str]]:
         """The slices that this container shall bring back now, and takes upon itself by that."""
         ringed = self._ringed
         with self._lock:
-            dead = set(self._dead)
+            dead = self._dead.union(told)
         around = {name: address for name, address in ringed.around().items() if name not in dead}
         orphans, there = self._orphans(around, dead)
         dealt = deal(ringed.job.job, orphans, around)
@@ -207,7 +218,7 @@ class Healing:
         behind = {}
         for number, (_, loaders) in gathered.slices.items():
             if versions[number] == epoch:  # nothing to replay: whoever makes it active pays for its index
-                job.backups.put(number, epoch, loaders)
+                job.keep_backup(number, epoch, loaders)
             else:
                 behind[number] = (versions[number], loaders)
         if not behind:

@@ -16,7 +16,7 @@ from typing import Any
 from zlib import crc32
 
 from holdfast import faults
-from holdfast.container.backups import Backups
+from holdfast.container.backups import Backups, Loaders
 from holdfast.container.bucket import Bucket
 from holdfast.container.loads import Loads
 from holdfast.container.logreader import LogReader
@@ -25,7 +25,7 @@ from holdfast.container.reviving import Revived, demoted
 from holdfast.container.slices import HeldSlice, HostedStage, Inputs
 from holdfast.container.staging import Staging
 from holdfast.container.threads import ThreadTable
-from holdfast.errors import EpochGone, FencedError
+from holdfast.errors import ContainerError, EpochGone, FencedError
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import Pack, PackWriter
 from holdfast.log.records import Prepare
@@ -81,9 +81,16 @@ class HostedJob:
 
     def limit(self, rates: Mapping[str, float | None]) -> None:
         """Other limits from now on, in bytes a second, for those links that are named."""
-        for name, bucket in (("upload", self.upload), ("download", self.download), ("from_store", self.from_store)):
-            if name in rates:
-                bucket.limit(rates[name])
+        buckets = {"upload": self.upload, "download": self.download, "from_store": self.from_store}
+        named = {name: rates[name] for name in buckets if name in rates}
+        for name, rate in named.items():
+            if rate is not None and (type(rate) not in (int, float) or not 0 < rate < math.inf):
+                raise ContainerError(
+                    f"A limit is a positive number of bytes a second, or none; '{name}' is {rate!r}.",
+                    safe="The limits are as they were.",
+                )
+        for name, rate in named.items():
+            buckets[name].limit(rate)
 
     # --- apply, undo, commit ------------------------------------------------------------------------------
 
@@ -166,7 +173,6 @@ class HostedJob:
         loaded = revived.load_packs(slices, checkpoint, packs)
         replayed = revived.replay(epoch)
         self._appear(revived, epoch)
-        self.backups.drop(slices)
         return {"loaded": loaded, "replayed": replayed}
 
     def activate(self, slices: Sequence[int], epoch: int) -> dict[str, Any]:
@@ -218,10 +224,17 @@ class HostedJob:
         self.loads.forget(numbers)
         self._threads.forget((self.job, number) for number in numbers)
 
+    def keep_backup(self, number: int, version: int, loaders: Loaders) -> None:
+        """Keep it as a backup, unless the slice is active here by now: it has no backup beside itself."""
+        with self._lock:
+            if not any(number in stage.slices for stage in self.stages.values()):
+                self.backups.put(number, version, loaders)
+
     def _appear(self, revived: Revived, epoch: int) -> None:
         with self._lock:
             for name, held in revived.fresh.items():
                 self.stages[name].slices.update(held)
+                self.backups.drop(held)
             self.committed = max(self.committed, epoch)
         self.reading.release(self.committed)
 

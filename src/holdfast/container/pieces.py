@@ -1,7 +1,8 @@
 """Pieces of slices whose owners are elsewhere, in memory (SR3 §3.3).
 
 A version of a piece is its rows of all tables at one epoch: full, or only those changed since the version before. It
-counts from the moment the last part of the last table is there, not before. The owner says with each version which one
+counts from the moment when every part of every table has come, from the first to the last and of one saving: parts are
+numbered, and a version that lost one on its way is given up as a whole. The owner says with each version which one
 it knows to be usable everywhere (``settled``); that one and the new one are kept, everything older is folded into it.
 So a saving that fails half way, here or elsewhere, never costs the version that can still be completed.
 """
@@ -40,7 +41,19 @@ class Content:
     shape: Shape
     full: bool
     parts: list[pa.RecordBatch] = field(default_factory=list)
+    came: int = 0
+    """How many parts have come; some have no rows."""
     last: bool = False
+
+    def add(self, number: int, rows: pa.RecordBatch, last: bool) -> bool:
+        """False if it is not the next one."""
+        if self.last or number != self.came:
+            return False
+        self.came += 1
+        self.last = last
+        if rows.num_rows:
+            self.parts.append(rows)
+        return True
 
     @property
     def nbytes(self) -> int:
@@ -72,6 +85,8 @@ class Incoming:
     owner: str
     settled: Version | None
     layer: Layer
+    overtaken: frozenset[str] = frozenset()
+    """Savings that this one came after: none of them comes back."""
     touched: float = field(default_factory=time.monotonic)
 
 
@@ -107,26 +122,35 @@ class Pieces:
                 safe="The pieces that are here are as they were.",
                 todo="Start all containers with the same version of Holdfast.",
             )
-        name, version = PieceName(*about["piece"]), Version(*about["version"])
+        name = PieceName(*about["piece"])
         with self._lock:
-            incoming = self._incoming.get(name)
-            if incoming is None or incoming.saving != saving:
-                if incoming is not None and incoming.layer.version > version:
-                    return  # a newer one is on its way: no older one overtakes it
-                base, settled = (Version(*about[key]) if about[key] else None for key in ("base", "settled"))
-                incoming = self._incoming[name] = Incoming(saving, owner, settled, Layer(version, base))
+            incoming = self._current(name, saving, owner, about)
+            if incoming is None:
+                return
             incoming.touched = time.monotonic()
-            content = incoming.layer.tables.setdefault(
-                table, Content(Shape(about["rows"], about["purged_at"]), about["full"])
-            )
-            if rows.num_rows:
-                content.parts.append(rows)
-            content.last = about["last"]
-            if len(incoming.layer.tables) == len(self._schemas) and all(
-                one.last for one in incoming.layer.tables.values()
-            ):
+            tables = incoming.layer.tables
+            content = tables.setdefault(table, Content(Shape(about["rows"], about["purged_at"]), about["full"]))
+            if not content.add(about["number"], rows, about["last"]):
+                del self._incoming[name]
+            elif len(tables) == len(self._schemas) and all(one.last for one in tables.values()):
                 del self._incoming[name]
                 self._seal(name, incoming)
+
+    def _current(self, name: PieceName, saving: str, owner: str, about: Mapping[str, Any]) -> Incoming | None:
+        """Where the part belongs. Only the first one of a table begins anything, and no older version overtakes."""
+        incoming, version = self._incoming.get(name), Version(*about["version"])
+        if incoming is not None and incoming.saving == saving:
+            return incoming
+        if about["number"] != 0:
+            return None  # what came before it has been given up
+        overtaken: frozenset[str] = frozenset()
+        if incoming is not None:
+            if incoming.layer.version > version or saving in incoming.overtaken:
+                return None
+            overtaken = incoming.overtaken | {incoming.saving}
+        base, settled = (Version(*about[key]) if about[key] else None for key in ("base", "settled"))
+        fresh = self._incoming[name] = Incoming(saving, owner, settled, Layer(version, base), overtaken)
+        return fresh
 
     def end(self, saving: str, table: str) -> None:
         """A stream is over, well or not: what it left incomplete will not be completed."""
@@ -134,7 +158,7 @@ class Pieces:
         with self._lock:
             for name, incoming in list(self._incoming.items()):
                 content = incoming.layer.tables.get(table)
-                torn = incoming.saving == saving and content is not None and not content.last
+                torn = incoming.saving == saving and (content is None or not content.last)
                 if torn or incoming.touched < stale:
                     del self._incoming[name]
 
@@ -185,14 +209,16 @@ class Pieces:
             contents = [layer.tables[table] for layer in piece.layers if layer.version <= version]
         return contents[-1].shape, self._collapsed(table, contents)
 
-    def drop(self, slices: Iterable[int], kept: Collection[PieceName] = ()) -> None:
-        """Pieces of these slices that this container shall not hold any more."""
+    def drop(self, slices: Iterable[int], version: Version, kept: Collection[PieceName] = ()) -> None:
+        """Pieces of these slices that this container shall not hold any more; never one newer than ``version``."""
         numbers = set(slices)
         with self._lock:
-            for name in [*self._held, *self._incoming]:
-                if name.slice in numbers and name not in kept:
-                    self._held.pop(name, None)
-                    self._incoming.pop(name, None)
+            for name in [name for name in self._held if name.slice in numbers and name not in kept]:
+                if self._held[name].versions[-1] <= version:
+                    del self._held[name]
+            for name in [name for name in self._incoming if name.slice in numbers and name not in kept]:
+                if self._incoming[name].layer.version <= version:
+                    del self._incoming[name]
 
     @property
     def count(self) -> int:

@@ -1,13 +1,16 @@
-"""Messages of the ring on their way to peers: one letter at a time to each, several peers at once.
+"""Messages of the ring on their way to peers: one letter at a time to each, all peers at once.
 
-A letter is one Flight action with all messages that wait for that peer, so a call that succeeds is also the answer to
-a heartbeat. A refused connection, or a stranger on the peer's port, is evidence that it has ended; anything else that
-fails is silence.
+Whoever is silent costs a worker until the call gives up; after each letter a peer queues up again behind the others, so
+that silent ones never keep heartbeats from those who live. A letter is one Flight action with all messages that wait
+for that peer, so a call that succeeds is also the answer to a heartbeat. A refused connection, or a stranger on the
+peer's port, is evidence that it has ended; anything else that fails is silence.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +22,6 @@ from holdfast.overlay.codec import to_plain
 from holdfast.overlay.events import Ended, Event, Unreached
 from holdfast.overlay.messages import Message, mentions
 
-AT_ONCE = 8
 MOST_WAITING = 256
 LETTER = 64
 """Messages in one letter at most."""
@@ -33,6 +35,7 @@ class Post:
         me: Address,
         token: str,
         timeout: float,
+        at_once: int,
         book: Callable[[int], Address | None],
         tell: Callable[[Event], None],
         heard: Callable[[int], None],
@@ -43,7 +46,7 @@ class Post:
         self._waiting: dict[int, deque[Entry]] = {}
         self._clients: dict[int, Client] = {}
         self._closed = False
-        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="holdfast-ring-post")
+        self._pool = ThreadPoolExecutor(at_once, thread_name_prefix="holdfast-ring-post")
 
     def send(self, peer: int, entry: Entry) -> None:
         with self._lock:
@@ -71,14 +74,23 @@ class Post:
             client.close()
 
     def _serve(self, peer: int) -> None:
-        while True:
-            with self._lock:
-                waiting = self._waiting.get(peer)
-                if not waiting:
-                    self._waiting.pop(peer, None)
-                    return
-                entries = [waiting.popleft() for _ in range(min(LETTER, len(waiting)))]
-            self._deliver(peer, entries)
+        """One letter; if more is waiting by then, another one in its turn."""
+        with self._lock:
+            waiting = self._waiting.get(peer, ())
+            entries = [waiting.popleft() for _ in range(min(LETTER, len(waiting)))] if waiting else []
+        if entries:
+            try:
+                self._deliver(peer, entries)
+            except Exception:  # a defect, or an address that is none: about this letter only
+                traceback.print_exc(file=sys.stderr)
+                self._failed(peer, entries)
+        with self._lock:
+            if self._closed:
+                return
+            if self._waiting.get(peer):
+                self._pool.submit(self._serve, peer)
+            else:
+                self._waiting.pop(peer, None)
 
     def _deliver(self, peer: int, entries: list[Entry]) -> None:
         address = self._book(peer)

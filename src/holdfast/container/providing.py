@@ -10,6 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -30,6 +31,8 @@ from holdfast.state.merging import chunks, merged
 
 AHEAD = 4
 """Chunks that wait at an inner node for each of its branches."""
+OPEN_SECONDS = 10.0
+"""A peer that is there begins its stream at once, whatever it has to wait for afterwards."""
 Versions = Mapping[int, Version]
 
 
@@ -99,12 +102,13 @@ class Pull:
             "table": table,
             "addresses": {name: addresses[name] for one in branch.branches for name in one.nodes()},
         }
+        self._opened: Future[flight.FlightStreamReader] = Future()
         self._reader: flight.FlightStreamReader | None = None
         self._cancelled = False
 
     def chunks(self) -> Iterator[Chunk]:
         """Raises ``Unreachable`` if it breaks before its last one."""
-        self._reader = reader = self._client.open(self._ticket)
+        self._reader = reader = self._open()
         if self._cancelled:
             reader.cancel()
         for about, rows in self._client.read(reader):
@@ -115,9 +119,33 @@ class Pull:
             yield Chunk(about["slice"], Shape(about["rows"], about["purged_at"]), rows)
         raise Unreachable(f"{self._at}: its stream ended before its end")
 
+    def _open(self) -> flight.FlightStreamReader:
+        """A call that has no first answer yet cannot be cancelled: so it has a thread of its own, to be left behind."""
+        threading.Thread(target=self._begin, daemon=True, name=f"holdfast-open-{self._at}").start()
+        try:
+            return self._opened.result(OPEN_SECONDS)
+        except TimeoutError:
+            self._opened.cancel()
+            raise Unreachable(f"{self._at}: it began nothing for {OPEN_SECONDS:g} s") from None
+        except CancelledError:
+            raise Unreachable(f"{self._at}: given up") from None
+
+    def _begin(self) -> None:
+        try:
+            reader = self._client.open(self._ticket)
+        except Exception as error:
+            with suppress(InvalidStateError):
+                self._opened.set_exception(error)
+            return
+        try:
+            self._opened.set_result(reader)
+        except InvalidStateError:  # nobody waits for it any more
+            reader.cancel()
+
     def cancel(self) -> None:
-        """From any thread, also once it is over."""
+        """From any thread, also before it has begun, and once it is over."""
         self._cancelled = True
+        self._opened.cancel()
         if self._reader is not None:
             self._reader.cancel()
 

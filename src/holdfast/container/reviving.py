@@ -181,7 +181,7 @@ class Revived:
                 for state in states.values():
                     while state.epoch > version:
                         state.undo()
-                self._job.backups.put(number, version, demoted(states))
+                self._job.keep_backup(number, version, demoted(states))
 
 
 def demoted(states: Mapping[str, SliceState]) -> dict[str, copies.Loader]:

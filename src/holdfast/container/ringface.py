@@ -24,7 +24,7 @@ from holdfast.container.ringed import RingedJob, Terms
 from holdfast.container.saving import save
 from holdfast.errors import ContainerError
 from holdfast.recovery.choosing import Speeds
-from holdfast.safety.shards import PieceName
+from holdfast.safety.shards import PieceName, Version
 from holdfast.state import copies
 
 Answer = tuple[dict[str, Any], list[bytes]]
@@ -59,7 +59,7 @@ class RingFace:
             return
         with self._lock:
             if self._ring is None:
-                self._ring = Ring(me, self._token, RingTerms.from_dict(wanted["terms"]), self._lost)
+                self._ring = Ring(me, self._token, RingTerms.from_dict(wanted["terms"]), self._lost, self._found)
             if job.job not in self._jobs:
                 ringed = RingedJob(job, header["incarnation"], self._ring, Terms.from_dict(wanted), self._token)
                 self._jobs[job.job] = ringed, Healing(ringed, _speeds(job, wanted.get("store", 0.0)))
@@ -122,7 +122,8 @@ class RingFace:
         }, []
 
     def _drop(self, header: Headers, _: list[memoryview]) -> Answer:
-        self._job(header)[0].pieces.drop(header["slices"], {PieceName(*piece) for piece in header["kept"]})
+        kept = {PieceName(*piece) for piece in header["kept"]}
+        self._job(header)[0].pieces.drop(header["slices"], Version(*header["version"]), kept)
         return {}, []
 
     def _save(self, header: Headers, _: list[memoryview]) -> Answer:
@@ -147,6 +148,12 @@ class RingFace:
             jobs = list(self._jobs.values())
         for _, healing in jobs:
             healing.lost([container])
+
+    def _found(self, container: str) -> None:
+        with self._lock:
+            jobs = list(self._jobs.values())
+        for _, healing in jobs:
+            healing.found(container)
 
     def _the_ring(self) -> Ring:
         if self._ring is None:

@@ -49,26 +49,43 @@ class Placed:
     bases: Mapping[tuple[PieceName, str], Version | None]
     """What the holder's rows start from; None: it gets all of them."""
 
+    def lacks(self, version: Version) -> bool:
+        """A holder may lack the version that is asked for, if another was lost, though the slice is usable at it."""
+        if self.settled is None or self.settled < version:
+            return True
+        return self.settled == version and None in self.bases.values()
+
+    @property
+    def most(self) -> int:
+        """Copies there are if all holders have their pieces."""
+        return min((len(names) for names in self.holders.values()), default=0)
+
 
 def save(ringed: RingedJob, epoch: int, slices: Sequence[int], bandwidth: float | None) -> dict[str, Any]:
     """Bring the pieces of these slices to ``epoch``; of how many copies each is afterwards, at least."""
     started = time.perf_counter()
-    version = Version(epoch)
-    around = {number: {one.container: one for one in ringed.leaf(number)} for number in slices}
-    peers = {name: address for leaves in around.values() for name, address in leaves.items()}
-    inventory = ask(ringed, peers, slices)
-    load = Counter({name: len(held) for name, held in inventory.items()})
-    plans = []
-    for number in slices:
-        leaves = {name: _host(address) for name, address in around[number].items() if name in inventory}
-        placed = _place(ringed, number, leaves, inventory, load)
-        if placed.settled is None or placed.settled < version:
-            plans.append(placed)
-    sent = _send(ringed, version, plans, peers, bandwidth)
+    job, version, saving = ringed.job, Version(epoch), f"save-{epoch}-{uuid.uuid4().hex}"
+    job.reading.pin(saving, epoch)  # before anyone is asked: epochs go on meanwhile
+    try:
+        around = {number: {one.container: one for one in ringed.leaf(number)} for number in slices}
+        peers = {name: address for leaves in around.values() for name, address in leaves.items()}
+        inventory = ask(ringed, peers, slices)
+        load = Counter({name: len(held) for name, held in inventory.items()})
+        plans, done = [], {}
+        for number in slices:
+            leaves = {name: _host(address) for name, address in around[number].items() if name in inventory}
+            placed = _place(ringed, number, leaves, inventory, load)
+            if placed.lacks(version):
+                plans.append(placed)
+            else:
+                done[number] = _copies(placed, placed.settled, inventory)
+        sent = _send(ringed, saving, version, plans, peers, bandwidth)
+    finally:
+        job.reading.unpin(saving, job.committed)
     after = ask(ringed, {name: peers[name] for name in sent.holders}, slices) if sent.holders else {}
-    copies = {placed.slice: _copies(placed, version, after) for placed in plans}
-    _release(ringed, [placed for placed in plans if copies[placed.slice]], peers, inventory)
-    done = {number: copies.get(number, ringed.terms.cut.n) for number in slices}
+    done |= {placed.slice: _copies(placed, version, after) for placed in plans}
+    whole = [placed for placed in plans if 0 < done[placed.slice] == placed.most]
+    _release(ringed, version, whole, peers, inventory)
     return {
         "copies": done,
         "failed": sent.failed,
@@ -125,17 +142,27 @@ def _place(
     return Placed(number, settled, found, bases)
 
 
-def _copies(placed: Placed, version: Version, inventory: Inventory) -> int:
+def _copies(placed: Placed, version: Version | None, inventory: Inventory) -> int:
+    """Of the piece that the fewest of its holders have: others may let it go at any time."""
     taken: defaultdict[PieceName, set[str]] = defaultdict(set)
     for name, held in inventory.items():
         for one in held:
-            if one.version == version:
+            if one.version == version and name in placed.holders.get(one.piece, ()):
                 taken[one.piece].add(name)
     return least_copies(placed.holders, taken)
 
 
-def _release(ringed: RingedJob, saved: Sequence[Placed], peers: Mapping[str, Address], inventory: Inventory) -> None:
-    """Whoever holds pieces that are saved elsewhere now, the owner of the slice too, may let them go."""
+def _release(
+    ringed: RingedJob,
+    version: Version,
+    saved: Sequence[Placed],
+    peers: Mapping[str, Address],
+    inventory: Inventory,
+) -> None:
+    """Whoever holds pieces that are whole elsewhere now, the owner of the slice too, may let them go.
+
+    Only up to ``version``: when this arrives late, another saving may have made it a holder again.
+    """
     surplus: defaultdict[str, set[int]] = defaultdict(set)
     kept: defaultdict[str, set[PieceName]] = defaultdict(set)
     for placed in saved:
@@ -147,9 +174,10 @@ def _release(ringed: RingedJob, saved: Sequence[Placed], peers: Mapping[str, Add
                 surplus[name].add(placed.slice)
     for name, slices in surplus.items():
         if name == ringed.me:
-            ringed.pieces.drop(slices)
+            ringed.pieces.drop(slices, version)
             continue
-        header = {**ringed.header, "slices": sorted(slices), "kept": [list(piece) for piece in sorted(kept[name])]}
+        pieces = [list(piece) for piece in sorted(kept[name])]
+        header = {**ringed.header, "slices": sorted(slices), "version": list(version), "kept": pieces}
         with suppress(Unreachable, HoldfastError):
             ringed.client(peers[name]).call("drop-pieces", header, timeout=SILENCE_SECONDS)
 
@@ -167,6 +195,7 @@ class Sent:
 
 def _send(
     ringed: RingedJob,
+    saving: str,
     version: Version,
     plans: Sequence[Placed],
     peers: Mapping[str, Address],
@@ -175,19 +204,16 @@ def _send(
     names = {name for placed in plans for found in placed.holders.values() for name in found}
     if not names:
         return Sent(set(), {})
-    job, saving = ringed.job, f"save-{version.epoch}-{uuid.uuid4().hex}"
     bucket = Bucket(bandwidth)
     senders = {name: Sender(ringed, saving, version, peers[name], bucket) for name in names}
     for sender in senders.values():
         sender.start()
-    job.reading.pin(saving, version.epoch)
     try:
-        walk = Walk(job, saving, version.epoch, Counter())
+        walk = Walk(ringed.job, saving, version.epoch, Counter())
         for placed in plans:
             with suppress(EpochGone):  # the slice has moved on, or the pin cost too much: the others may still be here
                 _send_slice(ringed, walk, placed, senders)
     finally:
-        job.reading.unpin(saving, job.committed)
         for sender in senders.values():
             sender.finish()
     for sender in senders.values():
@@ -202,7 +228,8 @@ def _send(
 
 def _send_slice(ringed: RingedJob, walk: Walk, placed: Placed, senders: Mapping[str, Sender]) -> None:
     pieces, bounds = ringed.terms.cut.pieces(placed.slice), ringed.terms.cut.bounds()
-    for base in sorted(set(placed.bases.values()), key=str):
+    for base in sorted(set(placed.bases.values()) - {Version(walk.epoch)}, key=str):
+        numbers: Counter[tuple[PieceName, str]] = Counter()
         to = {piece: [name for name in placed.holders[piece] if placed.bases[piece, name] == base] for piece in pieces}
         for table, header, part in walk.parts(placed.slice, base.epoch if base else 0):
             rows = dict(cut(part, bounds))
@@ -217,8 +244,10 @@ def _send_slice(ringed: RingedJob, walk: Walk, placed: Placed, senders: Mapping[
                     "full": header.full,
                     "rows": header.rows,
                     "purged_at": header.purged_at,
+                    "number": numbers[piece, table],
                     "last": header.last,
                 }
+                numbers[piece, table] += 1
                 for name in to[piece]:
                     senders[name].put(table, about, part.slice(0, 0) if mine is None else mine)
 
@@ -236,25 +265,27 @@ class Sender(threading.Thread):
 
     def put(self, table: str, about: dict[str, Any], rows: pa.RecordBatch) -> None:
         """Waits for a slow holder, but not for one that takes nothing at all."""
-        while self.failed is None:
-            try:
-                return self._waiting.put((table, about, rows), timeout=0.5)
-            except queue.Full:
-                if time.monotonic() - self._progress > SILENCE_SECONDS:
-                    self.failed = f"it took nothing for {SILENCE_SECONDS:g} s"
-        return None
+        self._offer((table, about, rows))
 
     def finish(self) -> None:
-        while self.is_alive() and self.failed is None:
-            with suppress(queue.Full):
-                return self._waiting.put(None, timeout=0.5)
-        return None
+        self._offer(None)
 
     def await_end(self) -> None:
         while self.is_alive() and self.failed is None:
             self.join(0.5)
-            if time.monotonic() - self._progress > SILENCE_SECONDS:
-                self.failed = f"it took nothing for {SILENCE_SECONDS:g} s"
+            self._look_for_silence()
+
+    def _offer(self, entry: tuple[str, dict[str, Any], pa.RecordBatch] | None) -> None:
+        while self.is_alive() and self.failed is None:
+            try:
+                return self._waiting.put(entry, timeout=0.5)
+            except queue.Full:
+                self._look_for_silence()
+        return None
+
+    def _look_for_silence(self) -> None:
+        if self.is_alive() and time.monotonic() - self._progress > SILENCE_SECONDS:
+            self.failed = f"it took nothing for {SILENCE_SECONDS:g} s"
 
     def run(self) -> None:
         step_back()

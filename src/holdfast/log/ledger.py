@@ -226,10 +226,9 @@ class Ledger:
         self.section.put_if_absent(mark.file, mark.to_bytes())
 
     def mark_applied(self, fence: Fence) -> None:
-        """Before the sinks of an epoch that bears a mark: from here on it is what these functions made of it."""
-        if self.failed(fence.epoch) is not None:
-            mark = Mark(fence, "applied", self._version)
-            self.section.put_if_absent(mark.file, mark.to_bytes())
+        """Before the sinks of an epoch: from here on it is what these functions made of it."""
+        mark = Mark(fence, "applied", self._version)
+        self.section.put_if_absent(mark.file, mark.to_bytes())
 
     def failed(self, epoch: int) -> Mark | None:
         """The mark of an epoch that raised with the graph there is, unless its sinks may have begun nevertheless."""

@@ -8,6 +8,7 @@ their stage is on; rows of stages at the level of the stage they go to.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -175,6 +176,19 @@ class JobPlan(Plan):
     def tagged(self) -> bool:
         return len(self.intake(1)) + len(self.stateless_sinks) > 1
 
+    def fingerprint(self) -> dict[str, Any]:
+        """With the sources that Spark reads as one, because they are made of the same streaming DataFrame."""
+        found = super().fingerprint()
+        nodes = [item.node for item in self.intake(1)] + [sink.node for sink in self.stateless_sinks]
+        sources = {leaf.name: leaf for node in nodes for leaf in leaves(node) if isinstance(leaf, Source)}
+        leaves_of = {name: _streaming_leaves(source.frame) for name, source in sources.items()}
+        shared = [
+            [one, other]
+            for one, other in itertools.combinations(leaves_of, 2)
+            if any(mine.equals(others) for mine in leaves_of[one] for others in leaves_of[other])
+        ]
+        return found | ({"shared": shared} if shared else {})
+
     def stream(self) -> DataFrame:
         """The one streaming DataFrame of the section."""
         branches = [item.rows(_source_frames(item.node)) for item in self.intake(1)]
@@ -299,6 +313,12 @@ def refuse_doubles(names: list[str], stage: str) -> None:
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
         raise PlanError(f"Stage '{stage}' would put out two columns named {', '.join(map(repr, doubled))}.")
+
+
+def _streaming_leaves(frame: DataFrame) -> list[Any]:
+    """What Spark reads for a DataFrame: equal ones have one reader, and one place in Spark's checkpoint."""
+    found = frame._jdf.queryExecution().analyzed().collectLeaves()
+    return [leaf for number in range(found.size()) if (leaf := found.apply(number)).isStreaming()]
 
 
 def _source_frames(node: Node) -> dict[Node, DataFrame]:

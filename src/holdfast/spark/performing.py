@@ -41,7 +41,8 @@ class Performer:
         self._fleet = fleet
         self._history = history
         self._prepares: dict[int, Prepare] = {}  # of the epoch in flight, by level
-        self._sinks_begun: int | None = None  # the newest epoch of which a sink may have something
+        self.has_functions = False
+        self._sinks_begun = 0  # the newest epoch of which a sink may have something
 
     # --- routing, prepare, commit -------------------------------------------------------------------------
 
@@ -95,17 +96,18 @@ class Performer:
         return known
 
     def mark_failed(self, epoch: int, error: FunctionError) -> None:
-        if self._sinks_begun is None or self._sinks_begun < epoch:
-            with self.ledger_lock:
-                self.ledger.mark_failed(Fence(self.incarnation, epoch, 0), error.what)
-            self._sinks_begun = None
+        with self.ledger_lock:
+            self.ledger.mark_failed(Fence(self.incarnation, epoch, 0), error.what)
 
     def before_sinks(self, epoch: int) -> None:
-        """From here on the epoch may be seen: nobody may finish it with other functions any more."""
-        if self._sinks_begun is None:  # it may have failed before: with us, or with a driver before us
+        """From here on the epoch may be seen: nobody may finish it with other functions any more.
+
+        Only functions can be mended, so only a job that has some pays for the mark.
+        """
+        if self.has_functions and self._sinks_begun != epoch:
             with self.ledger_lock:
                 self.ledger.mark_applied(Fence(self.incarnation, epoch, 0))
-        self._sinks_begun = epoch
+            self._sinks_begun = epoch
 
     def store_commit(self, instruction: do.StoreCommit) -> ev.Event:
         epoch, batch = instruction.fence.epoch, instruction.batch

@@ -17,7 +17,7 @@ import pyarrow as pa
 from holdfast.container.client import Address, Client, Unreachable
 from holdfast.errors import ContainerError, EpochGone
 
-GIVE_UP_SECONDS = 120.0
+GIVE_UP_SECONDS = 180.0
 Groups = tuple[tuple[Address, tuple[int, ...]], ...]
 
 

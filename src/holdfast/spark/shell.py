@@ -37,6 +37,8 @@ from holdfast.master import events as ev
 from holdfast.master import instructions as do
 from holdfast.master.machine import Master
 from holdfast.master.membership import FAILED_STARTS
+from holdfast.master.readies import PATIENCE_SECONDS
+from holdfast.operators.process import ProcessSpec
 from holdfast.plan.graph import Sink
 from holdfast.plan.growth import unbounded
 from holdfast.spark.epoch import EpochJobs
@@ -48,7 +50,7 @@ from holdfast.spark.scan import Groups
 from holdfast.spark.timekeeping import Timekeeper
 
 LOG = logging.getLogger("holdfast")
-OWNER_SECONDS = 60.0
+OWNER_SECONDS = 60.0 + PATIENCE_SECONDS  # what the ring does not bring back comes from the store after that
 CLOCK_SECONDS = 0.25
 TICK_SECONDS = 0.05
 LOADS_SECONDS = 20.0
@@ -121,6 +123,7 @@ class Shell:
         performer = self._performer
         performer.sinks, performer.counters, performer.time = tuple(self._sinks), dict(counters), time
         performer.bandwidth = bandwidth
+        performer.has_functions = any(isinstance(stage.operator, ProcessSpec) for stage in jobs.plan.stages)
         self.tell(started)
         self._clock.start()
         for stage in jobs.plan.stages:
@@ -537,6 +540,9 @@ class Shell:
     def _run_job(self, frame: DataFrame | None, instruction: do.Instruction) -> None:
         assert self._jobs is not None
         try:
+            if isinstance(instruction, do.RunSink):
+                # Marked first, then looked: a successor owns first and reads marks then, so one of us sees the other.
+                self._performer.before_sinks(instruction.fence.epoch)
             if instruction.looks and not self._still_ours():
                 return
             match instruction:
@@ -549,7 +555,6 @@ class Shell:
                     self.tell(ev.IntakeDone(instruction.id, tags))
                 case do.RunSink(fence=fence, sink=name):
                     counters = self._performer.prepare_of(fence.epoch, 1).sinks
-                    self._performer.before_sinks(fence.epoch)
                     if name in counters:  # else the sink is younger than the epoch, and not part of it
                         self._jobs.sink(frame, fence.epoch, self._sinks[name], counters[name])
                     self.tell(ev.SinkDone(instruction.id))
