@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -235,7 +236,8 @@ def test_it_ends_with_its_parent(tmp_path: Path) -> None:
         assert parent.stdout is not None
         child = psutil.Process(int(parent.stdout.readline()))
         os.kill(parent.pid, 9)
-        started = time.monotonic()
-        psutil.wait_procs([child], timeout=5)
-        assert time.monotonic() - started < 2
-        assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+        deadline = time.monotonic() + 20
+        with contextlib.suppress(psutil.NoSuchProcess):
+            while child.status() != psutil.STATUS_ZOMBIE:  # whoever inherits it may reap it late
+                assert time.monotonic() < deadline, "it outlives its parent"
+                time.sleep(0.02)
