@@ -67,7 +67,8 @@ def look(ledger: Ledger, file: JobFile, plan: JobPlan) -> Upgrade | None:
         [StagePlan.from_dict(one) for one in stored],
         [StagePlan.from_dict(one.to_dict()) for one in plan.stages],
     )
-    found = compare(before, now, fingerprint["sources"], plan.fingerprint()["sources"])
+    asked = plan.fingerprint()
+    found = compare(before, now, fingerprint["sources"], asked["sources"])
     if found.refusals:
         raise StoreError(
             f"Job {file.name!r} is not what it was when its store {ledger.store.uri} was last written, and its state "
@@ -75,7 +76,7 @@ def look(ledger: Ledger, file: JobFile, plan: JobPlan) -> Upgrade | None:
             safe="Nothing was changed.",
             todo="Start the job as it was; give a stage that means something else another name; or use a new store.",
         )
-    upgrade = Upgrade(ledger, file, before, now, plan.fingerprint(), found)
+    upgrade = Upgrade(ledger, file, before, now, asked, found)
     if not (found.converts or upgrade.moves_sources):
         return None
     upgrade.refuse_shared()

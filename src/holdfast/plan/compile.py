@@ -160,10 +160,14 @@ class Plan:
 
     def fingerprint(self) -> dict[str, Any]:
         """What a store must agree on with a job that opens it."""
-        # In the order in which the streaming plan has them: Spark tells their offsets apart by position alone.
-        nodes = [item.node for item in self.intake(1)] + [sink.node for sink in self.stateless_sinks]
-        sources = [leaf.name for node in nodes for leaf in leaves(node) if isinstance(leaf, Source)]
+        sources = [source.name for source in self.places]
         return {"sources": sources, "stages": {plan.name: _described(plan) for plan in self.stages}}
+
+    @property
+    def places(self) -> list[Source]:
+        """Sources in the order in which the streaming plan has them: Spark tells their offsets apart by that alone."""
+        nodes = [item.node for item in self.intake(1)] + [sink.node for sink in self.stateless_sinks]
+        return [leaf for node in nodes for leaf in leaves(node) if isinstance(leaf, Source)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,9 +183,8 @@ class JobPlan(Plan):
     def fingerprint(self) -> dict[str, Any]:
         """With the sources that Spark reads as one, because they are made of the same streaming DataFrame."""
         found = super().fingerprint()
-        nodes = [item.node for item in self.intake(1)] + [sink.node for sink in self.stateless_sinks]
-        sources = {leaf.name: leaf for node in nodes for leaf in leaves(node) if isinstance(leaf, Source)}
-        leaves_of = {name: _streaming_leaves(source.frame) for name, source in sources.items()}
+        frames = {source.name: source.frame for source in self.places}
+        leaves_of = {name: _streaming_leaves(frame) for name, frame in frames.items()} if len(frames) > 1 else {}
         shared = [
             [one, other]
             for one, other in itertools.combinations(leaves_of, 2)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Protocol
 
+from holdfast.recovery.choosing import Speeds
 from holdfast.recovery.plans import Branch
 from holdfast.safety.shards import PieceName, Version
 from holdfast.sim.links import Links, Speed
@@ -23,11 +24,11 @@ from holdfast.sim.world import World
 class Costs:
     """Bytes a second on one core, seconds, bytes."""
 
-    merge: float = 650e6
+    merge: float = Speeds.merge
     """Several streams into one, on the way."""
-    build: float = 700e6
+    build: float = Speeds.build
     """A merged stream, or a checkpoint, into a table with its index."""
-    loose: float = 600e6
+    loose: float = Speeds.loose
     """Pieces that come unmerged, likewise."""
     cut: float = 600e6
     """A slice into pieces."""
@@ -35,7 +36,7 @@ class Costs:
     """One way."""
     request: float = 0.002
     """What a node does before the first byte leaves."""
-    chunk: int = 1 << 20
+    chunk: int = Speeds.chunk
     most_chunks: int = 32
     """A stream is cut into no more than that: finer changes nothing but the time a run takes."""
 
