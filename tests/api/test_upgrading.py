@@ -48,6 +48,7 @@ N = AggregateSpec("n", "count", None, None)
 TOTAL = AggregateSpec("total", "sum", "v0", "bigint")
 HIGH = AggregateSpec("high", "max", "v1", "string")
 SEEN = AggregateSpec("seen", "count_distinct", "v1", "string")
+LOW = AggregateSpec("low", "count_distinct", "v1", "string", where="v3")  # with a number below 50; with SEEN's values
 KINDS = AggregateSpec("kinds", "count_distinct", "v0", "bigint")
 ROUGH = AggregateSpec("rough", "approx_distinct", "v0", "bigint")
 VALUES = (Column("v", "bigint"), Column("g", "string"), Column("ts", "timestamp"))
@@ -106,6 +107,7 @@ class Shop:
                 "v0": pa.array(numbers, pa.int64()),
                 "v1": pa.array(texts),
                 "v2": pa.array(times, pa.timestamp("us", tz="UTC")),
+                "v3": pa.array([True if number < 50 else None for number in numbers]),
             }
         )
         writer = SegmentWriter(SLICES)
@@ -179,6 +181,7 @@ def oracle(rows: Mapping[int, list[Row]], since: Mapping[str, int]) -> list[dict
                 "total": sum(row[1] for row in mine) if mine else None,
                 "high": max(texts, default=None),
                 "seen": len(set(texts)),
+                "low": len({row[2] for row in mine if row[1] < 50}),
                 "kinds": len({row[1] for row in mine}),
             }[name]
         found.append(said)
@@ -217,7 +220,7 @@ def test_what_stays_stays_and_what_is_new_starts_at_nothing(shop: Shop, checkpoi
     assert shop.read([OLD], "counts") == oracle(shop.rows, {"n": again, "total": 0})
 
 
-POOL = (N, TOTAL, HIGH, SEEN, KINDS)
+POOL = (N, TOTAL, HIGH, SEEN, LOW, KINDS)
 CHOSEN = st.lists(st.sampled_from(POOL), min_size=1, unique=True)
 
 

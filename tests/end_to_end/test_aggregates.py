@@ -103,6 +103,12 @@ def test_numbers(tmp_path: Path, spark: SparkSession, data: tuple[DataFrame, Dat
         for name, function in spark_of.items():
             ours[f"{name}_{column}"] = getattr(hf, name)(column)
             theirs.append(function(column).alias(f"{name}_{column}"))
+    for column in ["y", "d", "i"]:  # bytes, a float with two zeros, a number that is aggregated as well
+        ours[f"different_{column}"] = hf.count_distinct(column)
+        theirs.append(F.count_distinct(column).alias(f"different_{column}"))
+        for name, where in {"few": "l > 0", "none": "l > 0 AND l < 0"}.items():
+            ours[f"{name}_{column}"] = hf.count_distinct(column, where=where)
+            theirs.append(F.count_distinct(F.when(F.expr(where), F.col(column))).alias(f"{name}_{column}"))
     truth = table.where("d IS NULL OR NOT isnan(d)").groupBy("c").agg(*theirs)
     stream = stream.where("d IS NULL OR NOT isnan(d)")
     job = hf.Job("numbers", spark, store=str(tmp_path / "store"))

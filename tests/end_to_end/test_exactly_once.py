@@ -42,7 +42,7 @@ def test_without_faults(
 def test_container_killed(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, place: str, shape: str
 ) -> None:
-    monkeypatch.setattr(epoch, "SMALL_ROWS", 0 if shape == "one" else 10_000)  # by scan, or in one answer
+    monkeypatch.setattr(epoch, "SMALL_BYTES", 0 if shape == "one" else 1 << 20)  # by scan, or in one answer
     drill = Drill(tmp_path, config={"shape": shape})
     drill.plant(f"container@{place}@2", f"container@{place}@5")
     drill.run_here(spark, monkeypatch)
@@ -138,7 +138,7 @@ def test_random_drill(
     print(config)
     drill = Drill(tmp_path, files=8, rows=draw.choice([50, 3000]), keys=draw.choice([10, 400]), seed=drill_seed)
     drill.config.update(config)
-    monkeypatch.setattr(epoch, "SMALL_ROWS", draw.choice([0, 10_000]))
+    monkeypatch.setattr(epoch, "SMALL_BYTES", draw.choice([0, 1 << 20]))
     for number in draw.sample(range(1, 9), 4):
         drill.plant(f"container@{draw.choice(['mid-apply', 'mid-sink'])}@{number}")
     (task_faults / f"task@in-intake@{draw.randint(1, 8)}").touch()

@@ -262,11 +262,31 @@ def test_every_column_has_a_name(spec: Spec) -> None:
     assert all(len(set(columns)) == len(columns) for columns in named.values())
 
 
+def test_counts_that_share_values_come_and_go() -> None:
+    def distinct(name: str, column: str) -> AggregateSpec:
+        return AggregateSpec(name, "count_distinct", column, "string", where=None if name == "all" else f"{column}w")
+
+    def of(*aggregates: AggregateSpec) -> StageSpec:
+        return StageSpec(KEYS, aggregates)
+
+    every, some, more = distinct("all", "v0"), distinct("some", "v0"), distinct("more", "v0")
+    found = mapping(of(every, some), of(more, some))
+    assert found is not None
+    assert [(one.table, one.columns) for one in found] == [(0, (None, 1)), (1, (None, 1))]
+    assert not between(of(every, some), of(more, some)).refusals
+    line, _ = between(of(every, some), of(every, distinct("some", "v1"))).refusals
+    assert line == (
+        "stage 'one': aggregate 'all' counts values of one column with 'some' in the store, with nobody now"
+    )
+    assert between(of(every, distinct("some", "v1")), of(every, some)).refusals
+    assert between(of(every), of(replace(every, where="v1"))).refusals
+
+
 def test_columns_are_found_by_name() -> None:
     asked = replace(COUNTS, aggregates=(HIGH, TOTAL, SEEN))
     found = mapping(COUNTS, asked)
     assert found is not None
-    assert [(one.table, one.columns) for one in found] == [(0, (None, None, 1, 2, None)), (None, ())]
+    assert [(one.table, one.columns) for one in found] == [(0, (None, None, 1, 2, None)), (None, (None,))]
     assert mapping(COUNTS, COUNTS) is None
     assert mapping(TOP, replace(TOP, rank="place")) is None
     sliding = windows(every=SECOND, aggregates=(N, HIGH))

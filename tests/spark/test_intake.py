@@ -29,7 +29,9 @@ def test_a_large_task_writes_while_it_reads(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(intake, "BLOCK_ROWS", 2000)
     store = Store(str(tmp_path))
     given = batches(20, 1000)
-    tag, rows = IntakeTask(Intake(store, Fence(1, 2, 3), 1, 16, (0,), inline_bytes=0), 4, 5).run(iter(given))
+    tag, rows = IntakeTask(Intake(store, Fence(1, 2, 3), 1, 16, (0,), inline_bytes=0), 4, 5).run(
+        (0, rows) for rows in given
+    )
     assert rows is None
     assert tag is not None
     assert tag["name"] == "log/0000000002.1-1-3-00004-5.seg"
@@ -47,7 +49,7 @@ def test_a_large_task_writes_while_it_reads(tmp_path: Path, monkeypatch: pytest.
 
 def test_few_rows_travel_inside_the_tag(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
-    tag, rows = IntakeTask(Intake(store, Fence(1, 2, 3), 1, 16, (0,)), 0, 0).run(iter(batches(1, 10)))
+    tag, rows = IntakeTask(Intake(store, Fence(1, 2, 3), 1, 16, (0,)), 0, 0).run((0, rows) for rows in batches(1, 10))
     assert tag is not None
     assert rows is not None
     assert tag["name"] == ""

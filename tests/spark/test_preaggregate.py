@@ -19,8 +19,8 @@ from holdfast.spark.preaggregate import (
 from holdfast.spark.preaggregate import (
     can_preaggregate,
     partial_aggregate,
-    partial_fields,
 )
+from holdfast.spark.types import partial_types
 
 pytestmark = pytest.mark.spark
 
@@ -158,7 +158,13 @@ def test_columns_are_named_and_typed_as_promised(frame: DataFrame) -> None:
     partial = partial_aggregate(frame, ["k", "f"], aggregates)
     assert partial is not None
     fields = [(field.name, field.dataType.simpleString()) for field in partial.schema]
-    assert fields == [("k", "string"), ("f", "double"), *partial_fields(frame.schema, aggregates)]
+    types = dict(frame.dtypes)
+    expected = [
+        (f"p{at}_{part}", kind)
+        for at, spec in enumerate(aggregates)
+        for part, kind in enumerate(partial_types(spec.function, types.get(spec.column or "")))
+    ]
+    assert fields == [("k", "string"), ("f", "double"), *expected, ("_n", "bigint")]
     assert ("p10_0", "decimal(38,4)") in fields
     assert fields[-1] == ("_n", "bigint")
 
@@ -301,3 +307,31 @@ def test_inside_for_each_batch(spark: SparkSession, tmp_path: Path) -> None:
     assert len(seen) == 2
     assert sum(total for _, total, _ in seen) == sum(range(5000))
     assert [count for _, _, count in seen] == [2500, 2500]
+
+
+def test_distinct_values_are_rows_beside_those_of_the_keys(frame: DataFrame) -> None:
+    aggregates = [Spec("sum", "i"), Spec("count_distinct", "s", "ok"), Spec("count_distinct", "i"), Spec("count")]
+    partial = partial_aggregate(frame.withColumn("ok", sf.expr("CASE WHEN ok THEN true END")), ["k"], aggregates)
+    assert partial is not None
+    assert partial.columns == ["k", "d0", "d1", "_g", "p0_0", "p1_0", "p3_0", "_n"]
+    found = partial.collect()
+    of_keys = [row for row in found if row["_g"] == 0]
+    assert len(of_keys) == len({(row["k"], at) for at, part in enumerate(partial.rdd.glom().collect()) for row in part})
+    assert all(row["d0"] is None and row["d1"] is None for row in of_keys)
+    assert sum(row["_n"] for row in found) == frame.count()
+    truth = frame.where("s IS NOT NULL").groupBy("k", "s").agg(sf.count_if("ok").alias("n")).collect()
+    seen: dict[tuple[Any, Any], int] = {}
+    for row in found:
+        if row["_g"] == 1:
+            seen[row["k"], row["d0"]] = seen.get((row["k"], row["d0"]), 0) + row["p1_0"]
+    assert seen == {(row["k"], row["s"]): row["n"] for row in truth}
+    assert {(row["k"], row["d1"]) for row in found if row["_g"] == 2} == {
+        (row["k"], row["i"]) for row in frame.collect() if row["i"] is not None
+    }
+
+
+def test_too_many_columns_with_distinct_values_are_sent_whole(frame: DataFrame) -> None:
+    aggregates = [Spec("count_distinct", column) for column in ("i", "l", "x", "s", "day")]
+    assert can_preaggregate(frame.schema, ["k"], aggregates[:4])
+    assert not can_preaggregate(frame.schema, ["k"], aggregates)
+    assert not can_preaggregate(frame.schema, ["k"], [Spec("count_distinct", "i", "nowhere")])

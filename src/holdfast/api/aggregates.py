@@ -1,4 +1,7 @@
-"""The aggregates a user can ask for, named and behaving as in ``pyspark.sql.functions``."""
+"""The aggregates a user can ask for, named and behaving as in ``pyspark.sql.functions``.
+
+``where`` is SQL's ``FILTER (WHERE …)``: only rows for which it is true count for that aggregate.
+"""
 
 from __future__ import annotations
 
@@ -7,51 +10,57 @@ from typing import Any
 
 from pyspark.sql import Column
 
+from holdfast.plan.frames import Given, Where
+
+Condition = str | Column
+
 
 @dataclass(frozen=True, eq=False)
 class Aggregate:
     """A function over the rows of a key; what ``agg`` takes."""
 
     function: str
-    column: str | Column | None = None
+    column: Given | None = None
     options: tuple[tuple[str, Any], ...] = ()
+    where: Where | None = None
+    """What rows count, where that is told apart from the values."""
 
 
-def count(column: str | Column | None = None) -> Aggregate:
+def count(column: str | Column | None = None, *, where: Condition | None = None) -> Aggregate:
     """The number of rows; with a column, of rows where it is not null."""
     if isinstance(column, str) and column == "*":
         column = None
-    return Aggregate("count", column)
+    return Aggregate("count", column if where is None else Where(where, column))
 
 
-def sum(column: str | Column) -> Aggregate:
+def sum(column: str | Column, *, where: Condition | None = None) -> Aggregate:
     """The sum of the values that are not null; null if there are none. Overflow as ``spark.sql.ansi.enabled`` says."""
-    return Aggregate("sum", column)
+    return Aggregate("sum", column if where is None else Where(where, column))
 
 
-def min(column: str | Column) -> Aggregate:
+def min(column: str | Column, *, where: Condition | None = None) -> Aggregate:
     """The least value that is not null. NaN is the largest of floats, strings are ordered by their bytes."""
-    return Aggregate("min", column)
+    return Aggregate("min", column if where is None else Where(where, column))
 
 
-def max(column: str | Column) -> Aggregate:
+def max(column: str | Column, *, where: Condition | None = None) -> Aggregate:
     """The largest value that is not null."""
-    return Aggregate("max", column)
+    return Aggregate("max", column if where is None else Where(where, column))
 
 
-def mean(column: str | Column) -> Aggregate:
+def mean(column: str | Column, *, where: Condition | None = None) -> Aggregate:
     """The arithmetic mean of the values that are not null."""
-    return Aggregate("mean", column)
+    return Aggregate("mean", column if where is None else Where(where, column))
 
 
-def var(column: str | Column) -> Aggregate:
+def var(column: str | Column, *, where: Condition | None = None) -> Aggregate:
     """The sample variance; null below two values."""
-    return Aggregate("var", column)
+    return Aggregate("var", column if where is None else Where(where, column))
 
 
-def stddev(column: str | Column) -> Aggregate:
+def stddev(column: str | Column, *, where: Condition | None = None) -> Aggregate:
     """The sample standard deviation; null below two values."""
-    return Aggregate("stddev", column)
+    return Aggregate("stddev", column if where is None else Where(where, column))
 
 
 def first(column: str | Column, ignore_nulls: bool = False) -> Aggregate:
@@ -64,11 +73,14 @@ def last(column: str | Column, ignore_nulls: bool = False) -> Aggregate:
     return Aggregate("last", column, (("ignore_nulls", ignore_nulls),))
 
 
-def approx_distinct(column: str | Column, rsd: float = 0.05) -> Aggregate:
+def approx_distinct(column: str | Column, rsd: float = 0.05, *, where: Condition | None = None) -> Aggregate:
     """About how many distinct values there are, by a HyperLogLog sketch with this relative standard deviation."""
-    return Aggregate("approx_distinct", column, (("rsd", rsd),))
+    return Aggregate("approx_distinct", column if where is None else Where(where, column), (("rsd", rsd),))
 
 
-def count_distinct(column: str | Column) -> Aggregate:
-    """How many distinct values that are not null there are, exactly: every value is kept."""
-    return Aggregate("count_distinct", column)
+def count_distinct(column: str | Column, *, where: Condition | None = None) -> Aggregate:
+    """How many distinct values that are not null there are, exactly: every value is kept.
+
+    Several of one column, each with a ``where`` of its own, keep every value once for all of them.
+    """
+    return Aggregate("count_distinct", column, where=None if where is None else Where(where))

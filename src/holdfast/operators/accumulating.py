@@ -14,7 +14,7 @@ from holdfast.operators.keyed import Fields
 from holdfast.operators.spec import AggregateSpec, StageSpec
 from holdfast.state.columns import Arena, Array, ColumnSpec, Ints
 from holdfast.state.payload import append
-from holdfast.state.rows import Rows, Values
+from holdfast.state.rows import Rows
 
 Arenas = Sequence[Arena | None]
 
@@ -139,16 +139,3 @@ def copy_rows(
     """Rows to slots of other columns, bit for bit."""
     for source, lies_in, target, arena in zip(columns, arenas, into, into_arenas, strict=True):
         target[slots] = source if arena is None or lies_in is None else append(arena, source, lies_in.data)
-
-
-def take_rows(rows: Rows, at: Array) -> Rows:
-    """Those rows, in that order, to be folded."""
-    values = [
-        Values(
-            value.values[at] if len(value.values) else value.values,
-            value.valid[at] if len(value.valid) else value.valid,
-            value.data,
-        )
-        for value in rows.values
-    ]
-    return Rows(rows.keys.take(at), values, rows.sign[at] if len(rows.sign) else rows.sign, rows.partial)

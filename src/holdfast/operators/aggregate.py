@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import FunctionError, PlanError
@@ -23,7 +24,7 @@ from holdfast.operators.accumulators import (
     Pick,
     Sum,
 )
-from holdfast.operators.counting import CountDistinct
+from holdfast.operators.counting import CountDistinct, ValuesSeen, values_seen
 from holdfast.operators.spec import AggregateSpec, Column, StageSpec
 from holdfast.state import arrow, fold, sketch
 from holdfast.state.columns import INT, NO_BYTES, NO_INTS, Arena, Array, Ints
@@ -32,7 +33,7 @@ from holdfast.state.payload import decoded
 from holdfast.state.rows import Rows
 from holdfast.state.slice import MAIN, SliceState, TableSlice, Work
 from holdfast.state.table import Layout, Table
-from holdfast.state.types import AtomicType, required
+from holdfast.state.types import BIGINT, AtomicType, required
 
 __all__ = ["AggregateOperator", "AggregateSpec", "Column", "Rows", "StageSpec"]
 
@@ -72,15 +73,12 @@ class AggregateOperator:
         self.layout = Layout(
             self._codec.words, self._codec.tail, tuple(columns), alive=0 if spec.updating_input else None
         )
-        self._counted = [
-            (accumulator, own, number)
-            for number, (accumulator, own) in enumerate(zip(self._accumulators, self._ranges, strict=True))
-            if isinstance(accumulator, CountDistinct)
-        ]
-        seen = [one.layout(self._codec, taken_back=spec.updating_input) for one, _, _ in self._counted]
+        self._seen = values_seen(self._accumulators)
+        seen = [one.layout(self._codec, taken_back=spec.updating_input) for one in self._seen]
         self.layouts: tuple[Layout, ...] = (self.layout, *seen)
         self._inputs, self._wanted = _shared([accumulator.inputs for accumulator in self._accumulators])
-        self._partial_inputs, self._partial_wanted = _shared(self._all_partials())
+        self._partial_inputs, self._partial_wanted = _shared([*self._all_partials(), self._all_values()])
+        *self._partial_wanted, self._partial_values = self._partial_wanted
         names = [key.name for key in spec.keys] + [aggregate.name for aggregate in spec.aggregates]
         if len(set(names)) != len(names):
             raise PlanError(
@@ -117,7 +115,7 @@ class AggregateOperator:
     def decode(self, batch: pa.RecordBatch, *, port: int = 0, partial: bool = False) -> Rows:
         """Arrow to NumPy, once a chunk."""
         keys = self._codec.decode(batch)
-        assert not partial or all(self.partial_columns(i) for i in range(len(self._accumulators))), (
+        assert not partial or all(self.partial_columns(i) is not None for i in range(len(self._accumulators))), (
             "this stage has no partial input"
         )
         inputs = self._partial_inputs if partial else self._inputs
@@ -138,6 +136,11 @@ class AggregateOperator:
             found.append(tuple((name, kind, kind.kind) for (name, _), kind in named))
         return found
 
+    def _all_values(self) -> tuple[Input, ...]:
+        """What a partial input carries beside: whether a row is of a key or of a value, and the values."""
+        values = [(f"d{number}", seen.kind, seen.kind.kind) for number, seen in enumerate(self._seen)]
+        return (("_g", BIGINT, BIGINT.kind), *values) if values else ()
+
     # -- the operator of a slice
 
     def new_slice(self) -> SliceState:
@@ -148,13 +151,31 @@ class AggregateOperator:
         if rows is None or not len(rows):
             return
         slots = work.place(rows.keys)
+        if self._seen and rows.partial:
+            self._apply_partial(work, slots, rows)
+            return
         self.fold(work.tables[0], slots, rows)
-        for table, (accumulator, own, number) in enumerate(self._counted, 1):
-            (total,) = work.tables[0].columns[own]
-            (values,) = [rows.values[at] for at in self._wanted[number]]
-            accumulator.count(work, table, slots, total, rows, values)
+        for table, seen in enumerate(self._seen, 1):
+            wanted = [[rows.values[at] for at in self._wanted[number]] for number in seen.counts]
+            wheres = [where[0].valid if where else NO_BYTES for _, *where in wanted]
+            seen.add(work, table, slots, rows, wanted[0][0], wheres, self._totals(work, seen))
         if self.layout.alive is not None:
             self._bury(work, self.layout.alive)
+
+    def _apply_partial(self, work: Work, slots: Ints, rows: Rows) -> None:
+        """Rows of keys, and rows of values: how often each came counts for nothing, but whether it did."""
+        groups, *values = [rows.values[at] for at in self._partial_values]
+        at = np.flatnonzero(groups.values == 0)
+        self.fold(work.tables[0], slots[at], rows.take(at))
+        for table, (seen, value) in enumerate(zip(self._seen, values, strict=True), 1):
+            at = np.flatnonzero(groups.values == table)
+            counted = [[rows.values[number].values[at] for number in self._partial_wanted[one]] for one in seen.counts]
+            wheres = [(times[0] > 0).view(np.uint8) if times else NO_BYTES for times in counted]
+            mine = Rows(rows.keys.take(at))
+            seen.add(work, table, slots[at], mine, value.take(at), wheres, self._totals(work, seen))
+
+    def _totals(self, work: Work, seen: ValuesSeen) -> list[Ints]:
+        return [work.tables[0].columns[self._ranges[number].start] for number in seen.counts]
 
     def _bury(self, work: Work, alive: int) -> None:
         """Keys whose count came down to 0 are dead."""

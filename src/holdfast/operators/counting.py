@@ -1,12 +1,14 @@
-"""Exact ``count_distinct``: the values each key has had, in a table of their own.
+"""Exact ``count_distinct``: the values each key has had, in tables of their own.
 
-A value is a row there, with the key of its group and itself as its key. A row that is born is a value its group had not
-seen. Where rows may be taken back, each value counts how often it came.
+A value is a row there, with the key of its group and itself as its key. All counts of one value column share a table,
+in which each has a column: whether a row that counts for it had this value. So a value is looked for and kept once,
+however many counts with conditions of their own there are. Where rows may be taken back, the columns say how often.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +16,7 @@ import pyarrow as pa
 from holdfast.operators.accumulator import Accumulator, Input
 from holdfast.operators.spec import AggregateSpec
 from holdfast.state import arrow, fold
-from holdfast.state.columns import INT, NO_BYTES, NO_INTS, Arena, Array, Ints
+from holdfast.state.columns import FLAG, INT, NO_BYTES, Arena, Array, Bytes, Ints
 from holdfast.state.content import content, tailed, words
 from holdfast.state.keys import KeyCodec
 from holdfast.state.rows import Rows, Values
@@ -24,7 +26,7 @@ from holdfast.state.types import BIGINT, AtomicType
 
 
 class CountDistinct(Accumulator):
-    """The number as a column of its group; which values are behind it is known to a table of this aggregate."""
+    """The number as a column of its group; which values are behind it is known to ``ValuesSeen``."""
 
     invertible = True
     output = BIGINT
@@ -33,37 +35,10 @@ class CountDistinct(Accumulator):
     def __init__(self, spec: AggregateSpec, ansi: bool, kind: AtomicType) -> None:
         super().__init__(spec, ansi)
         assert spec.input is not None
-        self._kind = kind
-        self.inputs: tuple[Input, ...] = ((spec.input, kind, kind.kind),)
-
-    def layout(self, codec: KeyCodec, *, taken_back: bool) -> Layout:
-        """Of the table of values."""
-        columns = (INT,) if taken_back else ()
-        tail = codec.tail or tailed([self._kind])
-        return Layout(codec.words + words([self._kind]), tail, columns, alive=0 if taken_back else None)
-
-    def count(self, work: Work, table: int, slots: Ints, total: Array, rows: Rows, values: Values) -> None:
-        """Bring ``total`` up to date with rows that went to ``slots`` of the first table."""
-        if len(values.valid):
-            at = np.flatnonzero(values.valid)
-            rows, slots = Rows(rows.keys.take(at), (), rows.sign[at] if len(rows.sign) else NO_INTS), slots[at]
-            values = Values(values.values[at], NO_BYTES, values.data)
-        if not len(rows):
-            return
-        known = work.tables[table].rows
-        placed = work.place(content(rows.keys, [values], [self._kind]), table)
-        if work.tables[table].layout.alive is None:
-            new = np.flatnonzero(placed >= known)
-            _, first = np.unique(placed[new], return_index=True)
-            fold.count(total, slots[new[first]], NO_BYTES, NO_INTS)
-            return
-        times = work.tables[table].columns[0]
-        different, first = np.unique(placed, return_index=True)
-        before = times[different] > 0
-        fold.count(times, placed, NO_BYTES, rows.sign)
-        change = (times[different] > 0).astype(np.int64) - before
-        fold.count(total, slots[first], NO_BYTES, change)
-        work.bury(different[(times[different] == 0) & before], table)
+        self.kind = kind
+        self.partials = () if spec.where is None else (BIGINT,)
+        value: Input = (spec.input, kind, kind.kind)
+        self.inputs: tuple[Input, ...] = (value,) if spec.where is None else (value, (spec.where, None, "valid"))
 
     def fold(
         self,
@@ -73,7 +48,7 @@ class CountDistinct(Accumulator):
         values: Sequence[Values],
         sign: Ints,
     ) -> None:
-        """Nothing: only ``count`` knows which values are new."""
+        """Nothing: only ``ValuesSeen`` knows which values are new."""
 
     def combine(
         self,
@@ -88,3 +63,54 @@ class CountDistinct(Accumulator):
 
     def finish(self, columns: Sequence[Array], arenas: Sequence[Arena | None]) -> pa.Array:
         return arrow.of_fixed(BIGINT, columns[0], NO_BYTES)
+
+
+@dataclass(frozen=True)
+class ValuesSeen:
+    """The values of one column, for the aggregates (by their numbers in the stage) that count them."""
+
+    name: str
+    kind: AtomicType
+    counts: tuple[int, ...]
+
+    def layout(self, codec: KeyCodec, *, taken_back: bool) -> Layout:
+        columns = (INT, *(INT for _ in self.counts)) if taken_back else tuple(FLAG for _ in self.counts)
+        tail = codec.tail or tailed([self.kind])
+        return Layout(codec.words + words([self.kind]), tail, columns, alive=0 if taken_back else None)
+
+    def add(
+        self, work: Work, table: int, slots: Ints, rows: Rows, values: Values, wheres: list[Bytes], totals: list[Ints]
+    ) -> None:
+        """Bring ``totals`` up to date with rows that went to ``slots`` of the first table.
+
+        Each count has its ``where``: 1 in rows that it takes, empty if it takes all.
+        """
+        if len(values.valid):
+            at = np.flatnonzero(values.valid)
+            rows, slots = Rows(rows.keys, (), rows.sign).take(at), slots[at]
+            values = Values(values.values[at], NO_BYTES, values.data)
+            wheres = [where[at] if len(where) else where for where in wheres]
+        if not len(rows):
+            return
+        placed = work.place(content(rows.keys, [values], [self.kind]), table)
+        held = work.tables[table]
+        if held.layout.alive is None:
+            for seen, where, total in zip(held.columns, wheres, totals, strict=True):
+                fold.see(seen, total, placed, slots, where)
+            return
+        every, *own = held.columns
+        for times, where, total in zip(own, wheres, totals, strict=True):
+            fold.see_or_take_back(times, total, placed, slots, where, rows.sign)
+        different = np.unique(placed)
+        before = every[different] > 0
+        fold.count(every, placed, NO_BYTES, rows.sign)
+        work.bury(different[(every[different] == 0) & before], table)
+
+
+def values_seen(accumulators: Sequence[Accumulator]) -> list[ValuesSeen]:
+    """The tables of values that a stage with these aggregates has, in the order of their first counts."""
+    found: dict[str, tuple[AtomicType, list[int]]] = {}
+    for number, one in enumerate(accumulators):
+        if isinstance(one, CountDistinct):
+            found.setdefault(one.inputs[0][0], (one.kind, []))[1].append(number)
+    return [ValuesSeen(name, kind, tuple(numbers)) for name, (kind, numbers) in found.items()]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from holdfast.operators.accumulating import Accumulators, Arenas, fresh, take_rows
+from holdfast.operators.accumulating import Accumulators, Arenas, fresh
 from holdfast.operators.grid import Grid
 from holdfast.operators.whole import COUNT, ONLY, earliest, living, refuse_negative
 from holdfast.state import fold
@@ -87,7 +87,7 @@ class SlidingPanes:
         fold.count(table.columns[COUNT], slots, NO_BYTES, rows.sign)
         self._aggregates.fold(table.columns, table.arenas, slots, rows)
         if int(panes.min()) < closed:
-            self._add_to_running(work, take_rows(rows, np.flatnonzero(panes < closed)))
+            self._add_to_running(work, rows.take(np.flatnonzero(panes < closed)))
         if self._signed:
             for number in (PANES, RUNNING):
                 concerned = work.concerned(number)

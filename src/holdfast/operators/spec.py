@@ -18,8 +18,9 @@ class Column:
 class AggregateSpec:
     """One aggregate: its output name, its function, and the input column that holds its values.
 
-    ``input`` None is ``count(*)``. For ``approx_distinct`` the input column holds Spark's xxhash64 of the
-    value (null where the value is) while ``input_type`` stays the value's type.
+    ``input`` None is ``count(*)``. ``where`` names a column that is null in rows which do not count. For
+    ``approx_distinct`` the input column holds Spark's xxhash64 of the value (null where the value is) while
+    ``input_type`` stays the value's type.
     """
 
     name: str
@@ -27,6 +28,7 @@ class AggregateSpec:
     input: str | None
     input_type: str | None
     options: tuple[tuple[str, Any], ...] = ()
+    where: str | None = None
 
     def option(self, name: str, default: Any) -> Any:
         return dict(self.options).get(name, default)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import PlanError
-from holdfast.operators.accumulating import Inputs, take_rows
+from holdfast.operators.accumulating import Inputs
 from holdfast.operators.keyed import Fields, KeyedOperator, schema_of, typed
 from holdfast.operators.spec import Column
 from holdfast.state import arrow
@@ -63,7 +63,7 @@ class TimedInput:
         column = rows.values[self._time]
         if len(column.valid) and not column.valid.all():
             work.count("null time", len(rows) - int(np.count_nonzero(column.valid)))
-            rows = take_rows(rows, np.flatnonzero(column.valid))
+            rows = rows.take(np.flatnonzero(column.valid))
         return rows, rows.values[self._time].values
 
     def lasts(self, rows: Rows, times: Ints) -> Ints:
@@ -84,4 +84,4 @@ class TimedInput:
             found = pa.RecordBatch.from_arrays([*keys, *values], schema=schema_of(operator.outputs[LATE]))
             work.emit(found, rows.sign[gone] if len(rows.sign) else None, LATE)
         stay = np.flatnonzero(~late)
-        return (take_rows(rows, stay) if len(stay) else None), times[stay]
+        return (rows.take(stay) if len(stay) else None), times[stay]

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import FunctionError
-from holdfast.operators.accumulating import Accumulators, Arenas, copy_rows, take_rows
+from holdfast.operators.accumulating import Accumulators, Arenas, copy_rows
 from holdfast.operators.grid import Grid
 from holdfast.state import combine, fold
 from holdfast.state.columns import INT, NO_BYTES, NO_INTS, NO_SPANS, Array, Ints
@@ -106,7 +106,7 @@ class WholeWindows:
         elif self._signed:
             # A pane of an epoch may have more rows taken back than put in, which moments cannot say.
             number, starts = self._open(panes, late)
-            self._fold(work, take_rows(rows, number), starts)
+            self._fold(work, rows.take(number), starts)
         else:
             self._combine(work, rows, panes, late)
 

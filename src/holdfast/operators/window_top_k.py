@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from holdfast.operators.accumulating import take_rows
 from holdfast.operators.grid import Grid
 from holdfast.operators.keyed import Fields, refuse_doubles, schema_of
 from holdfast.operators.spec import Column
@@ -82,11 +81,11 @@ class WindowTopKOperator(TopKOperator):
         times = rows.values[self._time]
         if len(times.valid) and not times.valid.all():
             work.count("null time", len(rows) - int(np.count_nonzero(times.valid)))
-            rows = take_rows(rows, np.flatnonzero(times.valid))
+            rows = rows.take(np.flatnonzero(times.valid))
         late = self._grid.final_ends(rows.values[self._time].values) <= work.time.late
         if late.any():
             work.count("late", int(rows.sign[late].sum()) if rows.partial else int(np.count_nonzero(late)))
-            rows = take_rows(rows, np.flatnonzero(~late))
+            rows = rows.take(np.flatnonzero(~late))
         if len(rows):
             starts = self._grid.panes(rows.values[self._time].values)
             self._append(work, Rows(rows.keys.extended(starts), rows.values))

@@ -20,7 +20,7 @@ from typing import Any
 from holdfast.operators.accumulator import Accumulator
 from holdfast.operators.aggregate import accumulator_of
 from holdfast.operators.build import Spec, kind_of
-from holdfast.operators.counting import CountDistinct
+from holdfast.operators.counting import values_seen
 from holdfast.operators.distinct import DistinctSpec
 from holdfast.operators.process import ProcessSpec
 from holdfast.operators.session import SessionSpec
@@ -46,6 +46,8 @@ _APART: Mapping[str, frozenset[str]] = {
 }
 _COUNTS = ("count", "count_distinct", "approx_distinct")
 _BY_VALUE = ("count_distinct", "approx_distinct")  # what they hold depends on the type of what came in
+_ROWS = "(rows)"
+_VALUES = "values of "  # the beginning of the names of tables that count_distinct has, followed by who shares them
 # Classes that are pickled by value carry a random UUID, another one in every process.
 _PICKLED_UUID = re.compile(rb"(?<=\x8c )[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}")
 
@@ -184,14 +186,32 @@ def _compare_aggregates(stored: Aggregating, asked: Aggregating, told: list[str]
             zero = "0" if one.spec.function in _COUNTS else "null"
             told.append(f"aggregate '{name}' is new: it starts at {zero} for the keys there are")
     told += [f"aggregate '{name}' is gone: its state is dropped" for name in before if name not in now]
+    shared, sharing = _sharing(before), _sharing(now)
+    for name, mates in sharing.items():
+        if name in shared and mates & before.keys() != shared[name] & now.keys():
+            refused.append(
+                f"aggregate '{name}' counts values of one column with {_listed(shared[name] - {name})} in the "
+                f"store, with {_listed(mates - {name})} now"
+            )
     if not told and list(before) != list(now):
         told.append("its aggregates stand in another order")
+
+
+def _sharing(members: Mapping[str, Accumulator]) -> dict[str, frozenset[str]]:
+    """Who counts distinct values of the same column as whom."""
+    names = list(members)
+    groups = [frozenset(names[number] for number in seen.counts) for seen in values_seen([*members.values()])]
+    return {name: group for group in groups for name in group}
+
+
+def _listed(names: frozenset[str]) -> str:
+    return ", ".join(f"'{name}'" for name in sorted(names)) or "nobody"
 
 
 def _same_state(stored: Accumulator, asked: Accumulator) -> bool:
     """An input may get wider where the state and the result stay what they are."""
     one, other = stored.spec, asked.spec
-    if (one.function, one.options) != (other.function, other.options):
+    if (one.function, one.options, one.where is None) != (other.function, other.options, other.where is None):
         return False
     if one.function in _BY_VALUE and one.input_type != other.input_type:
         return False
@@ -236,6 +256,7 @@ def _shown_keys(spec: Spec) -> str:
 def _shown_aggregate(one: Accumulator) -> str:
     spec: AggregateSpec = one.spec
     options = "".join(f", {name}={value}" for name, value in spec.options)
+    options += ", where …" if spec.where else ""
     return f"{spec.function}({spec.input_type or '*'}{options}) → {one.output.name}"
 
 
@@ -273,12 +294,22 @@ def mapping(stored: Spec, asked: Spec) -> list[TableSource] | None:
     if before is None or now is None or list(before.items()) == list(now.items()):
         return None
     numbers = {name: number for number, name in enumerate(before)}
-    return [
-        TableSource(numbers[table], tuple(_find(before[table], column) for column in columns))
-        if table in numbers
-        else TableSource(None, (None,) * len(columns))
-        for table, columns in now.items()
-    ]
+    found = []
+    for table, columns in now.items():
+        source = _table_like(before, table, columns)
+        if source is None:
+            found.append(TableSource(None, (None,) * len(columns)))
+        else:
+            found.append(TableSource(numbers[source], tuple(_find(before[source], column) for column in columns)))
+    return found
+
+
+def _table_like(before: Mapping[str, Sequence[str]], table: str, columns: Sequence[str]) -> str | None:
+    """The table that was this one. Those of values are known by the counts that share them: such come and go."""
+    if not table.startswith(_VALUES):
+        return table if table in before else None
+    counts = set(columns) - {_ROWS}
+    return next((name for name, held in before.items() if name.startswith(_VALUES) and counts & {*held}), None)
 
 
 def _find(columns: Sequence[str], name: str) -> int | None:
@@ -291,18 +322,18 @@ def _columns(members: Sequence[Accumulator]) -> list[str]:
 
 def _of_aggregate(spec: StageSpec) -> dict[str, list[str]]:
     members = list(_members(spec).values())
-    taken_back = ["(rows)"] if spec.updating_input else []
+    taken_back = [_ROWS] if spec.updating_input else []
     tables = {"keys": [*taken_back, *_columns(members)]}
-    for member in members:
-        if isinstance(member, CountDistinct):
-            tables[f"values of {member.spec.name}"] = taken_back
+    for seen in values_seen(members):
+        names = [members[number].spec.name for number in seen.counts]
+        tables[f"{_VALUES}{', '.join(names)}"] = [*taken_back, *names]
     return tables
 
 
 def _of_window(spec: WindowSpec) -> dict[str, list[str]]:
     members = list(_members(spec).values())
-    every = ["(rows)", *_columns(members)]
-    counted = {"counters": ["(rows)"]} if spec.unit == "rows" else {}
+    every = [_ROWS, *_columns(members)]
+    counted = {"counters": [_ROWS]} if spec.unit == "rows" else {}
     if spec.every == spec.size or spec.mode == "update" or spec.early > 0:
         early = spec.early > 0 and spec.mode != "update"
         return {"windows": every} | counted | ({"shown": every, "said": ["clock", "epoch"]} if early else {})
@@ -310,11 +341,11 @@ def _of_window(spec: WindowSpec) -> dict[str, list[str]]:
         return {"panes": every} | counted
     exact = [member for member in members if member.invertible_exactly]
     closed = {"closed": ["clock"]} if spec.unit == "clock" else {}
-    return {"panes": every, "running": ["(rows)", *_columns(exact)]} | closed
+    return {"panes": every, "running": [_ROWS, *_columns(exact)]} | closed
 
 
 def _of_session(spec: SessionSpec) -> dict[str, list[str]]:
-    own = ["(rows)", "(first)", "(last)"]
+    own = [_ROWS, "(first)", "(last)"]
     return {"sessions": own + _columns(list(_members(spec).values())), "owners": ["open", "lowest"]}
 
 

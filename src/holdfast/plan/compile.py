@@ -2,7 +2,7 @@
 
 Fixed stateless steps go into the streaming plan, before ``foreachBatch``: inside it the batch is an opaque RDD that
 nothing can be pushed into. With one input the stream's columns are the intake's columns. With more, the stream is a
-tagged union: ``_input`` and one struct per branch. Rows of sources are taken in at the first level, for whichever level
+tagged union. Rows of sources are taken in at the first level, for whichever level
 their stage is on; rows of stages at the level of the stage they go to.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Self
 
 from pyspark.sql import DataFrame, SparkSession
@@ -27,6 +28,7 @@ from holdfast.plan.ddl import struct_of
 from holdfast.plan.frames import Expression, Found, Frame, Given, S
 from holdfast.plan.graph import DIFF, Node, Output, Sink, Source, Stage, Step, evaluate, leaves, outputs, updating
 from holdfast.plan.stage import InputPlan, StagePlan
+from holdfast.plan.tagging import INPUT, Tagging, branch, tagged_union, tagging
 from holdfast.plan.watching import filtered, watched
 from holdfast.spark.hashing import can_hash
 from holdfast.spark.observing import observe
@@ -194,30 +196,39 @@ class JobPlan(Plan):
 
     def stream(self) -> DataFrame:
         """The one streaming DataFrame of the section."""
-        branches = [item.rows(_source_frames(item.node)) for item in self.intake(1)]
-        branches += [evaluate(sink.node, _source_frames(sink.node)) for sink in self.stateless_sinks]
+        branches = self._branches()
         return branches[0] if len(branches) == 1 else tagged_union(branches)
+
+    def _branches(self) -> list[DataFrame]:
+        rows = [item.rows(_source_frames(item.node)) for item in self.intake(1)]
+        return rows + [evaluate(sink.node, _source_frames(sink.node)) for sink in self.stateless_sinks]
+
+    @cached_property
+    def _tagging(self) -> Tagging:
+        return tagging([rows.schema for rows in self._branches()])[0]
 
     def branch(self, batch: DataFrame, sink: Sink) -> DataFrame:
         """The rows of a stateless sink, out of the tagged batch."""
-        number = len(self.intake(1)) + self.stateless_sinks.index(sink)
-        return batch.where(F.col("_input") == number).select(f"i{number}.*")
+        return branch(batch, self._tagging, len(self.intake(1)) + self.stateless_sinks.index(sink))
 
-    def stage_rows(self, batch: DataFrame) -> DataFrame:
-        """The rows of the first level's intake, out of the batch."""
-        if not self.tagged:
-            return batch
+    def stage_rows(self, batch: DataFrame) -> tuple[DataFrame, Tagging | None]:
+        """The rows of the first level's intake, out of the batch; tagged if there are several inputs."""
         count = len(self.intake(1))
-        rows = batch.where(F.col("_input") < count)
-        return rows.select("i0.*") if count == 1 else rows.select("_input", *[f"i{at}" for at in range(count)])
+        if not self.tagged:
+            return batch, None
+        if count == 1:
+            return branch(batch, self._tagging, 0), None
+        return (batch.where(F.col(INPUT) < count) if self.stateless_sinks else batch), self._tagging
 
-    def higher_rows(self, level: int, scanned: Callable[[Output, str], DataFrame]) -> DataFrame:
+    def higher_rows(self, level: int, scanned: Callable[[Output, str], DataFrame]) -> tuple[DataFrame, Tagging | None]:
         """The rows of a level above the first, from what the stages below put out."""
         branches = []
         for item in self.intake(level):
             mode = "changelog" if item.updating else "changed"
             branches.append(item.rows({leaf: scanned(leaf, mode) for leaf in outputs(item.node)}))
-        return branches[0] if len(branches) == 1 else tagged_union(branches)
+        if len(branches) == 1:
+            return branches[0], None
+        return tagged_union(branches), tagging([rows.schema for rows in branches])[0]
 
     def sink_rows(self, sink: Sink, rows: Callable[[Output], DataFrame]) -> DataFrame:
         return evaluate(sink.node, {leaf: rows(leaf) for leaf in outputs(sink.node)})
@@ -242,24 +253,6 @@ def _described(plan: StagePlan) -> dict[str, Any]:
         return {"level": plan.level, "keys": keys, "aggregates": aggregates, "ansi": spec.ansi}
     said = {name: value for name, value in to_plain(spec).items() if name not in ("keys", "function")}
     return {"level": plan.level, "kind": kind_of(spec), "keys": keys, **said}
-
-
-def tagged_union(branches: list[DataFrame]) -> DataFrame:
-    """Rows of unlike shape in one frame: `_input` tells which struct is filled."""
-    types = [branch.schema for branch in branches]
-    tagged = []
-    for number, branch in enumerate(branches):
-        columns = [
-            F.struct(*[F.col(f"`{name}`") for name in branch.columns]).alias(f"i{at}")
-            if at == number
-            else F.lit(None).cast(types[at]).alias(f"i{at}")
-            for at in range(len(branches))
-        ]
-        tagged.append(branch.select(F.lit(number).alias("_input"), *columns))
-    union = tagged[0]
-    for branch in tagged[1:]:
-        union = union.union(branch)
-    return union
 
 
 class Values:

@@ -168,7 +168,8 @@ def aggregates_of(draft: Draft, wanted: Mapping[str, Aggregate]) -> tuple[Aggreg
         kind = values.kind(aggregate.column, role)
         aggregate_result_type(aggregate.function, kind)
         number = values.add(aggregate.column, role, hashed=aggregate.function == "approx_distinct")
-        specs.append(AggregateSpec(name, aggregate.function, f"v{number}", kind, aggregate.options))
+        where = None if aggregate.where is None else f"v{values.add(aggregate.where, role)}"
+        specs.append(AggregateSpec(name, aggregate.function, f"v{number}", kind, aggregate.options, where))
     return tuple(specs)
 
 

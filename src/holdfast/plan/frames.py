@@ -30,7 +30,15 @@ class Constant:
     value: int
 
 
-Given = str | Column | Constant
+@dataclass(frozen=True, eq=False)
+class Where:
+    """``value`` in rows for which the condition is true, null in all others; without a value, true."""
+
+    condition: str | Column
+    value: str | Column | None = None
+
+
+Given = str | Column | Constant | Where
 """What a user, or a verb on a user's behalf, may name a column by."""
 
 
@@ -116,4 +124,7 @@ def unknown_column(error: AnalysisException, frame: DataFrame, role: str) -> Pla
 def _column(given: Given) -> Column:
     if isinstance(given, Constant):
         return F.lit(given.value).alias(given.name)
+    if isinstance(given, Where):
+        kept = F.expr(given.condition) if isinstance(given.condition, str) else given.condition
+        return F.when(kept, F.lit(True) if given.value is None else _column(given.value))
     return F.col(given) if isinstance(given, str) else given

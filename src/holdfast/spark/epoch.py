@@ -31,7 +31,9 @@ from holdfast.spark.sinks import Sink as OpenSink
 from holdfast.state.slice import MAIN
 
 ARROW_BATCH_ROWS = 32_768
-SMALL_ROWS = 20_000
+SMALL_BYTES = 4 << 20
+"""No larger an output goes through the driver: a job whose tasks ask the containers takes longer to start."""
+_WIDE_TYPES = {"string": 40, "binary": 40, "decimal": 16}  # about so many bytes a value; others have 8 at most
 
 
 @dataclass(frozen=True)
@@ -85,16 +87,18 @@ class EpochJobs:
         partial: tuple[int, ...] = ()
         if level == 1:
             assert batch is not None
-            rows = self.plan.stage_rows(batch)
+            rows, tagging = self.plan.stage_rows(batch)
             if self.preaggregation.on and len(inputs) == 1 and aggregable(inputs[0], rows):
                 rows, partial = aggregated(inputs[0], rows), (0,)
         else:
-            rows = self.plan.higher_rows(level, lambda output, mode: self._scan(session, output, fence.epoch, mode))
+            rows, tagging = self.plan.higher_rows(
+                level, lambda output, mode: self._scan(session, output, fence.epoch, mode)
+            )
         keys = tuple(len(item.plan.operator.keys) if item.hashed_at_intake else 0 for item in inputs)
         times = tuple(_times(item, partial=number in partial) for number, item in enumerate(inputs))
         cuts = tuple(cut_of(item) for item in inputs)
         partial += tuple(number for number, cut in enumerate(cuts) if cut is not None and cut.window is not None)
-        task = Intake(self.store, fence, level, self.slices, keys, partial, times, cuts, push=self._push())
+        task = Intake(self.store, fence, level, self.slices, keys, tagging, partial, times, cuts, push=self._push())
         answers = rows.mapInArrow(lambda batches: task(batches), TAG_SCHEMA).collect()
         tags = [_tag(row) for row in answers]
         if any(item.watches for item in inputs):
@@ -130,14 +134,14 @@ class EpochJobs:
 
     def _outputs(self, session: SparkSession, output: Output, epoch: int, mode: str) -> DataFrame:
         stage, port = output.stage.name, output.port
-        if self.sizes(stage, mode) > SMALL_ROWS:
+        schema = self.plan.stage(stage).outputs[port]
+        if self.sizes(stage, mode) * _width(schema) > SMALL_BYTES:
             return self._scan(session, output, epoch, mode)
         tables = self.collect(stage, epoch, mode, port)
         if tables is None:  # a container went away meanwhile: a scan knows how to wait for the next owner
             scan = self.scan(stage, epoch, mode, port)
             batches = [batch for part in range(len(scan.parts)) for batch in scan.part(part)]
             tables = [pa.Table.from_batches(batches)] if batches else []
-        schema = self.plan.stage(stage).outputs[port]
         return frame_of(session, pa.concat_tables(tables), schema) if tables else session.createDataFrame([], schema)
 
     def _scan(self, session: SparkSession, output: Output, epoch: int, mode: str) -> DataFrame:
@@ -152,6 +156,11 @@ class EpochJobs:
         if not self.push:
             return None
         return Push(self.token, self.job, self.incarnation, self.push_groups())
+
+
+def _width(schema: StructType) -> int:
+    """About how many bytes a row has."""
+    return sum(_WIDE_TYPES.get(field.dataType.typeName(), 8) for field in schema.fields)
 
 
 def _times(item: StageInput, *, partial: bool) -> EventTime | None:

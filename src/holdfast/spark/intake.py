@@ -26,6 +26,7 @@ from holdfast.log.files import Part
 from holdfast.log.records import Fence
 from holdfast.log.segment import Chunk, SegmentWriter, segment_name
 from holdfast.log.store import Store
+from holdfast.plan.tagging import Tagging
 from holdfast.spark.cutting import Cut, cut
 from holdfast.spark.hashing import xxhash64
 
@@ -65,9 +66,9 @@ class Intake:
     fence: Fence
     level: int
     slices: int
-    # For each input, how many key columns are to be hashed here; 0: Spark has put their hash into `_h`. With one input
-    # the columns are the rows; with more, `_input` tells which of the structs `i0`, `i1`, … has the row.
+    # For each input, how many key columns are to be hashed here; 0: Spark has put their hash into `_h`.
     hashed_keys: tuple[int, ...]
+    tagging: Tagging | None = None  # with one input the columns are the rows
     partial: tuple[int, ...] = ()
     times: tuple[EventTime | None, ...] = ()
     cuts: tuple[Cut | None, ...] = ()
@@ -81,11 +82,16 @@ class Intake:
         assert context is not None, "intake runs inside a Spark task"
         task = IntakeTask(self, context.partitionId(), context.taskAttemptId())
         try:
-            tag, rows = task.run(iter(batches))
+            tag, rows = task.run(self._by_input(batches))
         except HoldfastError as error:
             raise RuntimeError(error.to_wire()) from error  # Spark passes text on, nothing else
         if tag is not None:
             yield pa.record_batch([pa.array([json.dumps(tag)]), pa.array([rows], pa.binary())], names=["tag", "rows"])
+
+    def _by_input(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        for batch in batches:
+            if batch.num_rows:
+                yield from ((0, batch),) if self.tagging is None else self.tagging.split(batch)
 
 
 class IntakeTask:
@@ -101,8 +107,8 @@ class IntakeTask:
         self._times: dict[str, int] = {}
         self._dropped: dict[str, dict[str, int]] = {}
 
-    def run(self, batches: Iterator[pa.RecordBatch]) -> tuple[dict[str, Any] | None, bytes | None]:
-        """The task's tag and, if they are few, its rows. None if it had no rows."""
+    def run(self, batches: Iterator[tuple[int, pa.RecordBatch]]) -> tuple[dict[str, Any] | None, bytes | None]:
+        """The task's tag and, if they are few, its rows; each batch is of one input. None if it had no rows."""
         intake, writer = self._intake, self._writer
         self._take_until(batches, max(HELD_BYTES, intake.inline_bytes))
         if writer.rows == 0 and not self._dropped:
@@ -130,7 +136,7 @@ class IntakeTask:
         }
         return tag, rows
 
-    def _parts(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Part]:
+    def _parts(self, batches: Iterator[tuple[int, pa.RecordBatch]]) -> Iterator[Part]:
         """The file, written while rows still come: no task holds more than HELD_BYTES of its segment."""
         while self._writer.nbytes_held > HELD_BYTES:
             self._spilled = True
@@ -138,21 +144,20 @@ class IntakeTask:
             self._take_until(batches, HELD_BYTES)
         yield from self._writer.parts()
 
-    def _take_until(self, batches: Iterator[pa.RecordBatch], held: int) -> None:
-        for batch in batches:
-            self._take(batch)
+    def _take_until(self, batches: Iterator[tuple[int, pa.RecordBatch]], held: int) -> None:
+        for number, rows in batches:
+            self._take(number, rows)
             faults.place("task", "in-intake", self._intake.fence.epoch)
             if self._writer.nbytes_held > held:
                 return
         self._flush()
 
-    def _take(self, batch: pa.RecordBatch) -> None:
-        for number, rows in self._split(batch):
-            self._input_rows += _many(rows)
-            if self._intake.times and (time := self._intake.times[number]) is not None:
-                rows = self._timed(rows, time)
-            self._pending[number].append(rows)
-            self._pending_rows += rows.num_rows
+    def _take(self, number: int, rows: pa.RecordBatch) -> None:
+        self._input_rows += _many(rows)
+        if self._intake.times and (time := self._intake.times[number]) is not None:
+            rows = self._timed(rows, time)
+        self._pending[number].append(rows)
+        self._pending_rows += rows.num_rows
         if self._pending_rows >= BLOCK_ROWS:
             self._flush()
 
@@ -179,19 +184,6 @@ class IntakeTask:
         counts = self._dropped.setdefault(time.stage, {})
         counts[why] = counts.get(why, 0) + _many(rows.filter(bad))
         return rows.filter(pc.invert(bad))
-
-    def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-        if batch.num_rows == 0:
-            return
-        if len(self._intake.hashed_keys) == 1:
-            yield 0, batch
-            return
-        which = batch.column(batch.schema.get_field_index("_input"))
-        for number in range(len(self._intake.hashed_keys)):
-            struct = batch.column(batch.schema.get_field_index(f"i{number}"))
-            mine = struct.filter(pc.equal(which, number))
-            if len(mine):
-                yield number, pa.RecordBatch.from_struct_array(mine)
 
     def _flush(self) -> None:
         for number, batches in enumerate(self._pending):

@@ -136,4 +136,4 @@ def _keys(item: StageInput) -> list[str]:
 def _partials(item: StageInput) -> list[PartialColumnSpec]:
     spec = item.plan.operator
     assert isinstance(spec, StageSpec | WindowSpec | SessionSpec), "asked before: aggregable"
-    return [PartialColumnSpec(aggregate.function, aggregate.input) for aggregate in spec.aggregates]
+    return [PartialColumnSpec(one.function, one.input, one.where) for one in spec.aggregates]

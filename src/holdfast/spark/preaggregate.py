@@ -9,6 +9,10 @@ buffer columns there are. Grouping equality (NaN, -0.0, null) is the planner's, 
 setting of the session is touched: adaptive execution is not part of the rules a bare physical plan is
 prepared with.
 
+Exact counts of distinct values make rows of their own: beside one for each key, one for each key and value (Spark's
+grouping sets, so every row is read once). ``_g`` tells what a row is of: 0 a key, 1 a value of the first column that is
+counted, and so on.
+
 Whatever Spark reports by plan and not by row (``observe``, SQL metrics) is lost below the cut.
 """
 
@@ -33,7 +37,11 @@ from holdfast.spark.types import (
 )
 
 ROWS_COLUMN = "_n"
-PREAGGREGATED = ("count", "sum", "min", "max", "mean", "var", "stddev")
+GROUP_COLUMN = "_g"
+DISTINCT = "count_distinct"
+PREAGGREGATED = ("count", "sum", "min", "max", "mean", "var", "stddev", DISTINCT)
+MOST_VALUES = 4
+"""So many columns with distinct values: each adds its rows once more."""
 
 # var and stddev share one buffer; Spark would otherwise keep it twice.
 _SPARK_FUNCTION = {"mean": "avg", "var": "var_samp", "stddev": "var_samp"}
@@ -43,10 +51,19 @@ _UNBOUNDED_PRECISION = 28
 
 @dataclass(frozen=True)
 class PartialColumnSpec:
-    """One aggregate of a stage: the function's name and its column, None for a count of rows."""
+    """One aggregate of a stage: the function's name and its column, None for a count of rows.
+
+    ``where`` is for counts of distinct values: a column that is null in rows that do not count.
+    """
 
     function: str
     column: str | None = None
+    where: str | None = None
+
+
+def values_of(aggregates: Sequence[PartialColumnSpec]) -> list[str]:
+    """The columns whose distinct values are counted."""
+    return list(dict.fromkeys(spec.column for spec in aggregates if spec.function == DISTINCT and spec.column))
 
 
 def can_preaggregate(
@@ -65,6 +82,10 @@ def can_preaggregate(
         if spec.function not in PREAGGREGATED or (spec.column is not None and spec.column not in types):
             return False
         input_type = None if spec.column is None else types[spec.column]
+        if spec.function == DISTINCT:
+            if input_type is None or key_type_error(input_type) or (spec.where is not None and spec.where not in types):
+                return False
+            continue
         try:
             aggregate_result_type(spec.function, input_type, spec.column)
         except PlanError:
@@ -72,24 +93,12 @@ def can_preaggregate(
         decimal = decimal_parameters(input_type or "")
         if decimal and not ansi and spec.function in ("sum", "mean") and decimal[0] > _UNBOUNDED_PRECISION:
             return False
-    return True
-
-
-def partial_fields(schema: StructType, aggregates: Sequence[PartialColumnSpec]) -> list[tuple[str, str]]:
-    """Names and simple types of the partial columns, ``_n`` last."""
-    types = field_types(schema)
-    named = [
-        (f"p{i}_{part}", datatype)
-        for i, spec in enumerate(aggregates)
-        for part, datatype in enumerate(
-            partial_types(spec.function, None if spec.column is None else types[spec.column])
-        )
-    ]
-    return [*named, (ROWS_COLUMN, "bigint")]
+    return len(values_of(aggregates)) <= MOST_VALUES
 
 
 def partial_aggregate(df: DataFrame, keys: Sequence[str], aggregates: Sequence[PartialColumnSpec]) -> DataFrame | None:
-    """One row per partition and key: the keys, the partial columns, ``_n``. None if it cannot be done.
+    """One row per partition and key: the keys, the partial columns, ``_n``. None if it cannot be done. With distinct
+    values also ``_g``, and ``d0``, ``d1``, … with the values of the rows that are of one.
 
     Lazy and map-only: as many partitions as ``df`` has, and nothing runs before the result does. A minimum or
     maximum of a string makes Spark sort each partition by key first.
@@ -118,7 +127,11 @@ class _Recipe:
         types: dict[str, str],
     ) -> None:
         self._buffers = _Buffers(types, aggregates)
-        self._names = [*(f"k{i}" for i in range(len(keys))), *(f"b{i}" for i in range(self._buffers.width))]
+        values = values_of(aggregates)
+        self._names = [f"k{i}" for i in range(len(keys))]
+        if values:
+            self._names += [*(f"d{i}" for i in range(len(values))), GROUP_COLUMN]
+        self._names += [f"b{i}" for i in range(self._buffers.width)]
         functions = JavaClass("org.apache.spark.sql.functions", client)
         planning = JavaClass("org.apache.spark.sql.execution.QueryExecution", client)
         self._seq = JavaClass("org.apache.spark.api.python.PythonUtils", client).toSeq
@@ -126,15 +139,21 @@ class _Recipe:
         self._plan = planning.createSparkPlan
         self._prepare = planning.prepareExecutedPlan
         column, expr = functions.col, functions.expr
-        used = {*keys, *(spec.column for spec in aggregates)}
+        used = {*keys, *(name for spec in aggregates for name in (spec.column, spec.where))}
         # No optimiser prunes for us, and a sort would carry every column.
         self._used = None
         if any(name not in used for name in types):
             self._used = self._seq([column(_quoted(name)) for name in types if name in used])
-        self._keys = self._seq([column(_quoted(key)) for key in keys])
+        self._keys = self._seq([column(_quoted(name)) for name in (*keys, *values)])
+        sets = [keys, *([*keys, value] for value in values)]
+        self._sets = self._seq([self._seq([column(_quoted(name)) for name in one]) for one in sets]) if values else None
+        self._filter = " AND ".join(
+            f"NOT (_g = {_grouping_id(len(values), at)} AND d{at} IS NULL)" for at in range(len(values))
+        )
         first, *rest = [expr(call) for call in self._buffers.calls]
         self._first, self._rest = first, self._seq(rest)
-        self._columns = self._seq([f"k{i} AS {_quoted(key)}" for i, key in enumerate(keys)] + self._buffers.columns())
+        named = [f"k{i} AS {_quoted(key)}" for i, key in enumerate(keys)]
+        self._columns = self._seq([*named, *_values(len(values)), *self._buffers.columns(len(values))])
         self._schema: Any = None
 
     def apply(self, df: DataFrame) -> Any:
@@ -142,13 +161,18 @@ class _Recipe:
         # Physical operators take the session that is active on the thread that makes them.
         self._activate(session)
         rows: Any = df._jdf if self._used is None else df._jdf.select(self._used)
-        aggregate = rows.groupBy(self._keys).agg(self._first, self._rest).queryExecution().analyzed()
-        over_optimised = aggregate.withNewChildren(self._seq([rows.queryExecution().optimizedPlan()]))
-        final = self._plan(session.sessionState().planner(), over_optimised)
+        if self._sets is None:
+            aggregate = rows.groupBy(self._keys).agg(self._first, self._rest).queryExecution().analyzed()
+            aggregate = aggregate.withNewChildren(self._seq([rows.queryExecution().optimizedPlan()]))
+        else:  # the sets come between, and what is below a batch of a stream is one scan anyway
+            grouped = rows.groupingSets(self._sets, self._keys)
+            aggregate = grouped.agg(self._first, self._rest).queryExecution().analyzed()
+        final = self._plan(session.sessionState().planner(), aggregate)
         partial = self._prepare(session, final.child())
         if self._schema is None:
             self._schema = self._named(session, partial)
-        return session.internalCreateDataFrame(partial.execute(), self._schema, False).selectExpr(self._columns)
+        found = session.internalCreateDataFrame(partial.execute(), self._schema, False)
+        return (found.where(self._filter) if self._filter else found).selectExpr(self._columns)
 
     def _named(self, session: Any, partial: Any) -> Any:
         """The schema of the buffers by position, every column nullable: the next epoch's may be."""
@@ -178,7 +202,7 @@ class _Buffers:
         self.width = 0
         for spec in (*aggregates, PartialColumnSpec("count")):
             call = _call(spec)
-            if call not in self._starts:
+            if call is not None and call not in self._starts:
                 self._starts[call] = self.width
                 self.width += self._width(spec)
 
@@ -186,15 +210,21 @@ class _Buffers:
     def calls(self) -> list[str]:
         return list(self._starts)
 
-    def columns(self) -> list[str]:
-        """SQL of every partial column over ``b0, b1, ...``."""
+    def columns(self, values: int) -> list[str]:
+        """SQL of every partial column over ``b0, b1, ...``, with so many columns of distinct values."""
         selected: list[str] = []
         for i, spec in enumerate(self._aggregates):
-            start = self._starts[_call(spec)]
+            call = _call(spec)
+            if call is None:
+                continue
+            start = self._starts[call]
             for part in range(len(partial_types(spec.function, self._input_type(spec)))):
                 value = self._checked(spec, start) if part == 0 else f"b{start + part}"
                 selected.append(f"{value} AS p{i}_{part}")
-        return [*selected, f"b{self._starts[_COUNT_ROWS]} AS {ROWS_COLUMN}"]
+        rows = f"b{self._starts[_COUNT_ROWS]}"
+        if values:  # every row is also in its key's
+            rows = f"CASE WHEN {GROUP_COLUMN} = {_grouping_id(values)} THEN {rows} ELSE 0L END"
+        return [*selected, f"{rows} AS {ROWS_COLUMN}"]
 
     def _input_type(self, spec: PartialColumnSpec) -> str | None:
         return None if spec.column is None else self._types[spec.column]
@@ -218,7 +248,26 @@ class _Buffers:
         return f"CASE WHEN {value} IS NULL THEN {overflow} ELSE {value} END"
 
 
-def _call(spec: PartialColumnSpec) -> str:
+def _grouping_id(values: int, at: int | None = None) -> int:
+    """What Spark calls the groups by keys alone, or by keys and one of the values: a bit for each that is missing."""
+    none = (1 << values) - 1
+    return none if at is None else none ^ (1 << (values - 1 - at))
+
+
+def _values(count: int) -> list[str]:
+    if not count:
+        return []
+    which = " ".join(f"WHEN {_grouping_id(count, at)} THEN {at + 1}" for at in range(count))
+    return [
+        *(f"d{at}" for at in range(count)),
+        f"CAST(CASE {GROUP_COLUMN} {which} ELSE 0 END AS INT) AS {GROUP_COLUMN}",
+    ]
+
+
+def _call(spec: PartialColumnSpec) -> str | None:
+    """What Spark is to compute; nothing for a count of distinct values that all rows count for."""
+    if spec.function == DISTINCT:
+        return None if spec.where is None else f"count({_quoted(spec.where)})"
     if spec.column is None:
         return _COUNT_ROWS
     return f"{_SPARK_FUNCTION.get(spec.function, spec.function)}({_quoted(spec.column)})"

@@ -36,6 +36,24 @@ def count(total, slots, valid, weight):  # type: ignore[no-untyped-def]
             total[slots[i]] += weight[i] if weight.shape[0] != 0 else 1
 
 
+@kernel(Void(WBytes, WInts, RInts, RInts, RBytes))
+def see(seen, total, values, slots, where):  # type: ignore[no-untyped-def]
+    """``values`` are the slots of the rows' values; a value counts when a row that is taken first has it."""
+    for i in range(values.shape[0]):
+        if (where.shape[0] == 0 or where[i]) and not seen[values[i]]:
+            seen[values[i]] = 1
+            total[slots[i]] += 1
+
+
+@kernel(Void(WInts, WInts, RInts, RInts, RBytes, RInts))
+def see_or_take_back(times, total, values, slots, where, sign):  # type: ignore[no-untyped-def]
+    for i in range(values.shape[0]):
+        if where.shape[0] == 0 or where[i]:
+            before = times[values[i]]
+            times[values[i]] = before + sign[i]
+            total[slots[i]] += (1 if before + sign[i] > 0 else 0) - (1 if before > 0 else 0)
+
+
 @kernel(Int(WInts, WInts, RInts, RInts, RBytes, RInts, Bool))
 def sum_ints(total, seen, slots, values, valid, sign, checked):  # type: ignore[no-untyped-def]
     """Returns the row that overflowed, or -1; unchecked sums wrap around, as Java's do."""

@@ -24,6 +24,10 @@ class Values:
         valid = self.valid[start:stop] if len(self.valid) else self.valid
         return Values(self.values[start:stop] if len(self.values) else self.values, valid, self.data)
 
+    def take(self, at: Array) -> Values:
+        valid = self.valid[at] if len(self.valid) else self.valid
+        return Values(self.values[at] if len(self.values) else self.values, valid, self.data)
+
     @staticmethod
     def concat(parts: Sequence[Values], lengths: Sequence[int]) -> Values:
         valid = NO_BYTES
@@ -60,6 +64,11 @@ class Rows:
         sign = self.sign[start:stop] if len(self.sign) else self.sign
         values = [column.slice(start, stop) for column in self.values]
         return Rows(self.keys.slice(start, stop), values, sign, self.partial)
+
+    def take(self, at: Array) -> Rows:
+        """Those rows, in that order."""
+        sign = self.sign[at] if len(self.sign) else self.sign
+        return Rows(self.keys.take(at), [column.take(at) for column in self.values], sign, self.partial)
 
     @staticmethod
     def concat(parts: Sequence[Rows]) -> Rows:

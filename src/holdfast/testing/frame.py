@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, NoReturn
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column
-from pyspark.sql.types import DataType, IntegerType, StructField, StructType
+from pyspark.sql.types import BooleanType, DataType, IntegerType, StructField, StructType
 
 from holdfast.errors import PlanError
 from holdfast.plan.compile import LEAF
 from holdfast.plan.ddl import data_type
-from holdfast.plan.frames import DIFF, Constant, Expression, Found, Given
+from holdfast.plan.frames import DIFF, Constant, Expression, Found, Given, Where
 from holdfast.testing import sql
 from holdfast.testing.hashing import xxhash64
 from holdfast.testing.values import arrow_schema, atomic_of
@@ -35,6 +35,14 @@ class Hashed:
     """The hash of an expression, null where that is."""
 
     of: Expression
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A column in rows for which the condition is true, null in all others; without a column, true."""
+
+    condition: str
+    column: str | None
 
 
 class MemoryFrame:
@@ -56,6 +64,8 @@ class MemoryFrame:
     def find(self, given: Given, role: str) -> Found:
         if isinstance(given, Constant):
             return Found(given.name, IntegerType(), given)
+        if isinstance(given, Where):
+            return self._kept(given, role)
         if not isinstance(given, str):
             raise _needs_spark(role)
         return Found(given, self._field(given, role).dataType, Named(given))
@@ -70,9 +80,15 @@ class MemoryFrame:
                 return self.table.column(name).combine_chunks()
             case Constant(value=value):
                 return pa.array([value] * self.table.num_rows, pa.int32())
+            case Kept(condition, column):
+                kept = self._condition(condition, "'where' of an aggregate")
+                values = pa.array([True] * len(kept), pa.bool_()) if column is None else self.values(Named(column))
+                return pc.if_else(kept, values, pa.scalar(None, values.type))
             case Hashed(of):
                 values = self.values(of)
-                kind = self._field(of.name, "hash").dataType.simpleString()
+                column = of.column if isinstance(of, Kept) else of.name
+                assert column is not None, "nobody asks for the hash of a condition"
+                kind = self._field(column, "hash").dataType.simpleString()
                 return pa.array(xxhash64([values], [kind]), mask=values.is_null().to_numpy(zero_copy_only=False))
         raise AssertionError(f"no expression of this frame: {expression}")
 
@@ -84,12 +100,7 @@ class MemoryFrame:
         return MemoryFrame(StructType(fields), self.table.select(names))
 
     def where(self, condition: str | Column) -> MemoryFrame:
-        if not isinstance(condition, str):
-            raise _needs_spark("'where' step")
-        kept = sql.computed(self.table, condition, "'where' step")
-        if not pa.types.is_boolean(kept.type):
-            raise PlanError(f"The 'where' step \"{condition}\" is a {kept.type}, not a condition.")
-        return MemoryFrame(self.schema, self.table.filter(kept))
+        return MemoryFrame(self.schema, self.table.filter(self._condition(condition, "'where' step")))
 
     filter = where
 
@@ -134,6 +145,22 @@ class MemoryFrame:
             fields = [*self.schema.fields[:at], field, *self.schema.fields[at + 1 :]]
             return MemoryFrame(StructType(fields), self.table.set_column(at, name, column))
         return MemoryFrame(StructType([*self.schema.fields, field]), self.table.append_column(name, column))
+
+    def _condition(self, condition: str | Column, role: str) -> pa.Array:
+        if not isinstance(condition, str):
+            raise _needs_spark(role)
+        kept = sql.computed(self.table, condition, role)
+        if not pa.types.is_boolean(kept.type):
+            raise PlanError(f'The {role} "{condition}" is a {kept.type}, not a condition.')
+        return kept
+
+    def _kept(self, given: Where, role: str) -> Found:
+        self._condition(given.condition, f"'where' of the {role}")  # asked now, so that a wrong one is refused now
+        assert isinstance(given.condition, str), "just asked"
+        if given.value is None:
+            return Found(given.condition, BooleanType(), Kept(given.condition, None))
+        found = self.find(given.value, role)
+        return Found(found.name, found.type, Kept(given.condition, found.name))
 
     def _named(self, given: str | Column) -> list[str]:
         if not isinstance(given, str):

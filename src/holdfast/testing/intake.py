@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -45,7 +45,9 @@ def take_in(
         times=tuple(_time(item, clock) for item in inputs),
         inline_bytes=_IN_PREPARE,
     )
-    tag, rows = IntakeTask(intake, partition=0, attempt=0).run(_tagged(batches))
+    tag, rows = IntakeTask(intake, partition=0, attempt=0).run(
+        (number, rows) for number, rows in enumerate(batches) if rows.num_rows
+    )
     if tag is None:
         return Taken(times=seen)
     assert rows is not None, "rows of a test go into the prepare"
@@ -81,21 +83,6 @@ def _rows(item: StageInput, leaves: Mapping[Node, MemoryFrame], clock: int, seen
         hashes = xxhash64(keys, [key.type for key in item.plan.operator.keys])
         columns = {"_h": pa.array(hashes), **columns}
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-
-
-def _tagged(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One input is its rows; more are told apart as Spark's union tells them apart."""
-    if len(batches) == 1:
-        yield batches[0]
-        return
-    kinds = [pa.struct(list(batch.schema)) for batch in batches]
-    for number, batch in enumerate(batches):
-        which = pa.array([number] * batch.num_rows, pa.int32())
-        structs = [
-            batch.to_struct_array() if at == number else pa.nulls(batch.num_rows, kind) for at, kind in enumerate(kinds)
-        ]
-        names = ["_input", *[f"i{at}" for at in range(len(batches))]]
-        yield pa.RecordBatch.from_arrays([which, *structs], names=names)
 
 
 def _time(item: StageInput, clock: int) -> EventTime | None:
