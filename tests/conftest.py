@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 # Every driver here lives for seconds: optimising its code costs more than that gains.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-for _folder in ("end_to_end", "container", "testing"):
+for _folder in ("end_to_end", "container", "master", "testing"):
     sys.path.insert(0, str(Path(__file__).parent / _folder))
 
 

@@ -4,8 +4,9 @@ Everything a master asks for becomes a job; everything that comes of it becomes 
 decides which job goes on and which event is delivered next, so delays, reordering and doubling are just
 choices. The world watches: states and sink rows are compared with an oracle that folds the stored prepares.
 
-Apply is a checksum of what a slice had and what it gets, so any row applied twice, never, or in another order
-shows. An intake's rows carry its fence, as those of a plan that is not deterministic would.
+Store and containers are the simulator's (``holdfast.sim.job_model``). Time, networks and disks are its business; here
+any order of anything is as likely as any other. An intake's rows carry its fence, as those of a plan that is not
+deterministic would.
 """
 
 from __future__ import annotations
@@ -13,19 +14,15 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from master_kit import success
 
-from holdfast.errors import ContainerError, StoreError
-from holdfast.log.records import Fence
+from holdfast.errors import HoldfastError, StoreError
 from holdfast.master.events import (
-    Applied,
     Batch,
     BatchOffered,
-    CheckpointWritten,
     Clock,
-    CommitStored,
     ContainerJoined,
     ContainerLost,
     CopiesSent,
@@ -34,22 +31,16 @@ from holdfast.master.events import (
     IntakeDone,
     MoveWanted,
     OwnerSeen,
-    Prepared,
-    PrepareStored,
     ReadySeen,
     ScaleWanted,
     Started,
 )
 from holdfast.master.instructions import (
-    Activate,
     Apply,
     CutLog,
-    Demote,
-    DropCopies,
     EndContainer,
     FailBatch,
     FinishBatch,
-    Forget,
     Gather,
     Instruction,
     NeedContainers,
@@ -57,6 +48,7 @@ from holdfast.master.instructions import (
     Restore,
     RunIntake,
     RunSink,
+    SaveShards,
     SendCopies,
     Stop,
     StoreCommit,
@@ -64,58 +56,21 @@ from holdfast.master.instructions import (
     StorePrepare,
     TellPeople,
     ToContainer,
-    Undo,
     VerifyPacks,
-    WriteCheckpoint,
 )
 from holdfast.master.machine import Master
 from holdfast.safety.intervals import Interval
 from holdfast.safety.policies import Terms
 from holdfast.safety.shards import Cut
+from holdfast.sim import job_model
+from holdfast.sim.job_model import Store, spark_batch
 
 FAULT = StoreError("a fault of this test")
 
 
-def applied(state: int, slice_: int, rows: object) -> int:
-    return zlib.crc32(repr((state, slice_, rows)).encode())
-
-
 @dataclass
-class Store:
-    levels: int
-    owner: int = 0
-    prepares: dict[tuple[int, int], tuple[Prepared, object]] = field(default_factory=dict)
-    commits: dict[int, tuple[Fence, Batch]] = field(default_factory=dict)
-    checkpoints: dict[int, dict[int, int]] = field(default_factory=lambda: {0: {}})
-    cut: int = 0
-    sinks: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
-    spark_committed: int = -1
-    states: dict[tuple[int, int], int] = field(default_factory=dict)
-
-    def oracle(self, slice_: int, position: int) -> int:
-        """What a slice must be at a position, by the prepares alone."""
-        if position == 0:
-            return 0
-        if (slice_, position) not in self.states:
-            _, rows = self.prepares[(position - 1) // self.levels + 1, (position - 1) % self.levels + 1]
-            self.states[slice_, position] = applied(self.oracle(slice_, position - 1), slice_, rows)
-        return self.states[slice_, position]
-
-
-@dataclass
-class Container:
-    name: str
+class Container(job_model.Container):
     alive: bool = True
-    held: dict[int, dict[int, int]] = field(default_factory=dict)
-    """slice → position → state: the newest, and older ones as far as undo and checkpoints need them."""
-    copies: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """slice → epoch and state of a backup."""
-    fences: dict[int, Fence] = field(default_factory=dict)
-
-    def fence(self, slices: frozenset[int], fence: Fence) -> None:
-        for slice_ in slices:
-            assert fence >= self.fences.get(slice_, fence), f"{self.name} got {fence} after {self.fences[slice_]}"
-            self.fences[slice_] = fence
 
 
 @dataclass
@@ -153,13 +108,12 @@ class World:
         backups: int = 0,
         ring: bool = False,
     ) -> None:
-        self.store = Store(levels)
         self.levels, self.slices = levels, slices
         self.ring = ring
         shards = Cut(2, 2) if ring else None
         self.safety = Terms(backups, Interval(epochs=2), Interval(epochs=checkpoint_every), shards=shards)
         self.now = 0.0
-        self.sinks = tuple(f"sink {number}" for number in range(sinks))
+        self.store = Store(levels, slices, tuple(f"sink {number}" for number in range(sinks)))
         self.new_master = master
         self.drivers: list[Driver] = []
         self.names = 0
@@ -173,22 +127,20 @@ class World:
     def start_driver(self) -> None:
         store = self.store
         store.owner += 1
-        committed = len(store.commits)
-        prepared = [store.prepares.get((committed + 1, level)) for level in range(1, self.levels + 1)]
         driver = Driver(self.new_master(), store.owner, next_batch=store.spark_committed + 1)
         self.drivers.append(driver)
         started = Started(
             incarnation=store.owner,
             levels=self.levels,
-            sinks=self.sinks,
+            sinks=store.sinks,
             slices=self.slices,
             containers=2,
             safety=self.safety,
             by_ring=self.ring,
-            committed=committed,
-            committed_batch=store.commits[committed][1] if committed else None,
-            prepared=tuple(found[0] for found in prepared if found),
-            checkpoint=max(store.checkpoints),
+            committed=store.committed,
+            committed_batch=store.committed_batch,
+            prepared=store.prepared(),
+            checkpoint=max(store.manifests, default=0),
         )
         self.tell(driver, started)
 
@@ -200,7 +152,7 @@ class World:
             driver.wanted -= 1
             self.names += 1
             name = f"c{self.names}"
-            driver.containers[name] = Container(name)
+            driver.containers[name] = Container(name, self.store)
             driver.events.append(ContainerJoined(name))
 
     def lose(self, driver: Driver, container: Container, *, really: bool) -> None:
@@ -212,7 +164,7 @@ class World:
         """Spark's next batch, or an epoch without rows; one that was prepared goes first, whoever asks."""
         if driver.offered is None and not driver.stopped:
             batch = driver.master.unfinished_tick or (driver.master.next_tick if tick else None)
-            driver.offered = batch or Batch("query", driver.next_batch, f"rows of {driver.next_batch}")
+            driver.offered = batch or spark_batch(driver.next_batch)
             driver.events.append(BatchOffered(driver.offered))
 
     def deliver(self, driver: Driver, event: Event, *, again: bool = False) -> None:
@@ -290,101 +242,39 @@ class World:
                 if level > 1 and not self.scan(driver, job, fence.epoch, level - 1):
                     return None
                 return IntakeDone(to, ((batch.offsets, tuple(job.scanned), fence),))
-            case StorePrepare(fence=fence, level=level, batch=batch, tags=tags):
-                assert level == 1 or (fence.epoch, level - 1) in store.prepares
-                ours = Prepared(level, fence, batch)
-                return PrepareStored(to, store.prepares.setdefault((fence.epoch, level), (ours, tags))[0])
+            case StorePrepare():
+                return store.put_prepare(instruction)
             case RunSink(fence=fence, sink=sink):
                 if not self.scan(driver, job, fence.epoch, self.levels):
                     return None
-                rows = tuple(job.scanned)
-                assert store.sinks.setdefault((sink, fence.epoch), rows) == rows, "a sink saw unlike rows"
-            case StoreCommit(fence=fence, batch=batch):
-                assert all((sink, fence.epoch) in store.sinks for sink in self.sinks), "a commit before its sinks"
-                assert fence.epoch <= len(store.commits) + 1, "a commit with a gap"
-                return CommitStored(to, *store.commits.setdefault(fence.epoch, (fence, batch)))
+                store.put_sink(sink, fence.epoch, tuple(job.scanned))
+            case StoreCommit():
+                return store.put_commit(instruction)
             case StoreManifest(epoch=epoch, packs=packs):
-                store.checkpoints[epoch] = {s: state for pack in packs for s, state in dict(pack.file).items()}
+                store.put_manifest(epoch, packs)
             case CutLog(epoch=epoch):
-                assert epoch in store.checkpoints, "cut where no checkpoint is"
-                assert epoch < max(store.checkpoints), "cut at the newest checkpoint"
-                store.cut = max(store.cut, epoch)
+                store.cut_log(epoch)
                 return OwnerSeen(0)
             case ToContainer():
                 return self.in_container(driver, instruction)
         return success(instruction)
 
     def in_container(self, driver: Driver, instruction: ToContainer) -> Event:
-        store, slices, fence = self.store, instruction.slices, instruction.fence
         container = driver.containers[instruction.container]
-        begin = (fence.epoch - 1) * self.levels
-        match instruction:
-            case Restore(epoch=epoch, checkpoint=checkpoint):
-                if checkpoint < store.cut:
-                    assert driver is not self.newest, "the log that a restore needs was cut"
-                    return Failed(instruction.id, FAULT)
-                for slice_ in slices:
-                    state = store.checkpoints[checkpoint].get(slice_, 0)
-                    for position in range(checkpoint * self.levels, epoch * self.levels):
-                        _, rows = store.prepares[position // self.levels + 1, position % self.levels + 1]
-                        state = applied(state, slice_, rows)
-                    container.held[slice_] = {epoch * self.levels: state}
-                container.fence(slices, fence)
-            case Apply(level=level):
-                _, rows = store.prepares[fence.epoch, level]
-                for slice_ in slices:
-                    versions = container.held[slice_]
-                    assert max(versions) == begin + level - 1, f"slice {slice_} at {max(versions)}, not {level - 1}"
-                    versions[begin + level] = applied(versions[begin + level - 1], slice_, rows)
-                    container.held[slice_] = {p: state for p, state in versions.items() if p >= begin}
-                container.fence(slices, fence)
-                digests = tuple((s, container.held[s][begin + level]) for s in sorted(instruction.digests))
-                return Applied(instruction.id, digests)
-            case Undo():
-                for slice_ in slices:
-                    container.held[slice_] = {begin: container.held[slice_][begin]}
-                container.fence(slices, fence)
-            case Activate(epoch=epoch):
-                for slice_ in slices:
-                    if slice_ in container.held:
-                        position = max(container.held[slice_])
-                        state = container.held[slice_][position]
-                        assert position <= epoch * self.levels, f"slice {slice_} is past {epoch} already"
-                    elif slice_ in container.copies or epoch == 0:
-                        if self.ring and not store.cut <= container.copies.get(slice_, (0, 0))[0] <= epoch:
-                            return Failed(instruction.id, ContainerError("nothing of that epoch is here"))
-                        copied, state = container.copies.pop(slice_, (0, 0))
-                        position = copied * self.levels
-                        assert copied <= epoch, f"a copy of an epoch after {epoch}"
-                    else:
-                        return Failed(instruction.id, ContainerError("no copy here"))
-                    for position_ in range(position, epoch * self.levels):
-                        _, rows = store.prepares[position_ // self.levels + 1, position_ % self.levels + 1]
-                        state = applied(state, slice_, rows)
-                    container.held[slice_] = {epoch * self.levels: state}
-                container.fence(slices, fence)
-            case Gather():
-                return self.gather(instruction.id, container, slices)
-            case SendCopies(epoch=epoch, to=to):
-                return self.send_copies(driver, instruction.id, container, epoch, to)
-            case Demote(epoch=epoch):
-                for slice_ in slices:
-                    versions = container.held.pop(slice_)
-                    assert max(versions) == epoch * self.levels, "put away while it is elsewhere"
-                    container.copies[slice_] = (epoch, versions[epoch * self.levels])
-            case Forget():
-                for slice_ in slices:
-                    container.held.pop(slice_, None)
-                    container.copies.pop(slice_, None)
-            case DropCopies():
-                for slice_ in slices:
-                    container.copies.pop(slice_, None)
-            case WriteCheckpoint(epoch=epoch):
-                at = epoch * self.levels
-                if any(at not in container.held.get(slice_, {}) for slice_ in slices):
-                    return Failed(instruction.id, ContainerError("the epoch is gone"))
-                return CheckpointWritten(instruction.id, tuple((s, container.held[s][at]) for s in slices))
-        return success(instruction)
+        try:
+            match instruction:
+                case Gather():
+                    return self.gather(instruction.id, container, instruction.slices)
+                case SendCopies(epoch=epoch, to=to):
+                    return self.send_copies(driver, instruction.id, container, epoch, to)
+                case SaveShards():
+                    return success(instruction)
+                case _:
+                    return container.perform(instruction)
+        except HoldfastError as error:
+            if isinstance(instruction, Restore) and driver is self.newest:
+                raise AssertionError(f"there is no way back for {instruction}") from error
+            return Failed(instruction.id, error)
 
     def gather(self, id_: str, container: Container, slices: frozenset[int]) -> Event:
         """The ring brings some back, cannot bring others, and has not heard of the rest: by chance, but repeatably."""
@@ -400,7 +290,7 @@ class World:
 
     def make_ready(self, container: Container, slice_: int) -> None:
         """At the newest epoch that the store knows, which may be news to the master."""
-        epoch = len(self.store.commits)
+        epoch = self.store.committed
         if epoch and slice_ not in container.held:
             container.copies[slice_] = (epoch, self.store.oracle(slice_, epoch * self.levels))
 
@@ -412,14 +302,15 @@ class World:
         epoch: int,
         to: tuple[tuple[str, frozenset[int]], ...],
     ) -> Event:
-        held, at = [], epoch * self.levels
+        held = []
         for peer, slices in to:
             there = driver.containers[peer]
-            for slice_ in sorted(slices):
-                if there.alive and at in owner.held.get(slice_, {}):
-                    if there.copies.get(slice_, (0, 0))[0] < epoch:
-                        there.copies[slice_] = (epoch, owner.held[slice_][at])
-                    held.append((peer, slice_, there.copies[slice_][0]))
+            if there.alive:
+                for slice_ in sorted(slices):
+                    state = owner.state(slice_, epoch)
+                    if state is not None:
+                        there.take_copy(slice_, epoch, state)
+                held += [(peer, slice_, version) for slice_, version in there.versions(slices).items()]
         failed = frozenset(peer for peer, _ in to if not driver.containers[peer].alive)
         return CopiesSent(id_, tuple(held), failed)
 
@@ -520,9 +411,9 @@ class World:
         """Faults have stopped: the newest driver gets on."""
         if not self.drivers or self.newest.incarnation < self.store.owner:
             self.start_driver()
-        driver, goal = self.newest, len(self.store.commits) + epochs
+        driver, goal = self.newest, self.store.committed + epochs
         for _ in range(steps):
-            if len(self.store.commits) >= goal and driver.master.committed >= goal and driver.master.settled:
+            if self.store.committed >= goal and driver.master.committed >= goal and driver.master.settled:
                 break
             self.pass_time(driver)
             self.join(driver)
@@ -538,29 +429,10 @@ class World:
     # ---------------------------------------------------------------------------------------- watching
 
     def check(self) -> None:
-        store = self.store
-        assert sorted(store.commits) == [*range(1, len(store.commits) + 1)], "a hole in the commits"
-        expected = Batch("query", 0, "rows of 0")
-        for epoch, (_, batch) in sorted(store.commits.items()):
-            if batch.tick:  # the next of its kind after the batch before
-                before = store.commits[epoch - 1][1]
-                assert batch == replace(before, tick=before.tick + 1), "a tick twice, or never"
-            else:
-                assert batch == expected, "a batch twice, or never"
-                expected = Batch("query", batch.batch_id + 1, f"rows of {batch.batch_id + 1}")
-            assert {store.prepares[epoch, level][0].batch for level in range(1, self.levels + 1)} == {batch}
-            outputs = tuple(store.oracle(slice_, epoch * self.levels) for slice_ in range(self.slices))
-            assert all(store.sinks[sink, epoch] == outputs for sink in self.sinks), "a sink got other rows"
-        for epoch, states in store.checkpoints.items():
-            if epoch:
-                wanted = {slice_: store.oracle(slice_, epoch * self.levels) for slice_ in range(self.slices)}
-                assert states == wanted, f"checkpoint {epoch} is wrong"
+        self.store.check()
+        for epoch in self.store.manifests:
+            self.store.check_checkpoint(epoch)
         for driver in self.drivers:
-            assert driver.master.committed <= len(store.commits)
+            assert driver.master.committed <= self.store.committed
             for container in driver.containers.values():
-                for slice_, versions in container.held.items():
-                    for position, state in versions.items():
-                        assert state == store.oracle(slice_, position), f"slice {slice_} is wrong at {position}"
-                for slice_, (epoch, state) in container.copies.items():
-                    wanted = store.oracle(slice_, epoch * self.levels)
-                    assert state == wanted, f"the copy of slice {slice_} is wrong at {epoch}"
+                container.check()

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from master_kit import Play, batch, success
+from planted_masters import (
+    CopiesAnEpochInFlight,
+    DoesNotWaitUntilAllIsForgotten,
+    EndsOwners,
+    HasTwoOwners,
+    KeepsHalfAppliedDestinations,
+    SwitchesInsideAnEpoch,
+    TakesActivatedForNewer,
+)
 from test_master_properties import find
 
 from holdfast.errors import ContainerError, FunctionError
@@ -14,12 +22,10 @@ from holdfast.log.records import Fence
 from holdfast.master.elastic import AGAIN_SECONDS, IDLE_SECONDS
 from holdfast.master.events import (
     Applied,
-    Batch,
     Clock,
     ContainerJoined,
     ContainerLost,
     CopiesSent,
-    Event,
     Failed,
     LoadsSeen,
     MoveWanted,
@@ -45,6 +51,7 @@ from holdfast.master.instructions import (
     StorePrepare,
     TellPeople,
     Undo,
+    VerifyPacks,
     WriteCheckpoint,
 )
 from holdfast.master.machine import Master
@@ -670,68 +677,60 @@ def test_without_safety_nothing_is_ever_written_or_copied() -> None:
     assert [one.checkpoint for one in play.asked_for(Restore)][-1] == 0
 
 
+# ------------------------------------------------------------------------------ what the simulator found
+
+
+def test_a_container_that_verifies_packs_does_not_leave() -> None:
+    """Nobody ever answered, and there was no checkpoint any more; with Sync, no epoch either."""
+    play = Play(containers=3, slices=2, safety=Terms(store_every=EACH, blocking=True)).join(*"abc").run()
+    play.offer(0).run(until=VerifyPacks)
+    verifying = play.take(VerifyPacks, by="c")
+    play.tell(ScaleWanted(2))
+    assert "c" in play.master._elastic.members.leaving
+    play.run()
+    assert not play.asked_for(EndContainer)
+    play.tell(success(verifying))
+    play.run()
+    assert play.asked_for(EndContainer) == [EndContainer("c")]
+    assert play.asked_for(FinishBatch) == [FinishBatch(batch(0), 1)]
+
+
+def test_moves_and_updates_of_copies_take_turns() -> None:
+    """Each update took so long that the next one was due, and no slice ever moved."""
+    play = ready("abc", slices=3, backups=1, every=EACH)
+    play.offer(1).run(until=SendCopies)
+    play.tell(MoveWanted(frozenset({0}), "c"))
+    update = play.take(SendCopies, container="a")
+    play.commit(2)
+    play.tell(success(update))
+    move = play.take(SendCopies, container="a")
+    assert (update.moving, move.moving) == (False, True), "although an update is due again"
+    play.commit(3)
+    play.tell(success(move))
+    assert not play.take(SendCopies, container="a").moving
+
+
+def test_checkpoints_without_a_break_do_not_hold_up_moves() -> None:
+    """A slice does not change hands while it is written, and it was written all the time."""
+    play = Play(containers=2, slices=2, safety=Terms(store_every=EACH)).join(*"ab").run().commit(0)
+    play.offer(1).run(until=WriteCheckpoint)
+    writing = [play.take(WriteCheckpoint), play.take(WriteCheckpoint)]
+    play.tell(MoveWanted(frozenset({0}), "b"))
+    play.run().commit(2)
+    assert play.master.routing.table == ("a", "b"), "it is just being written"
+    play.offer(3).run(until=Apply)
+    applying = [one for one in play.open if isinstance(one, Apply)]
+    play.open = []
+    play.tell(*map(success, writing))
+    play.run()
+    assert play.asked_for(StoreManifest)[-1].epoch == 2
+    play.tell(*map(success, applying))
+    play.run()
+    assert play.master.routing.table == ("b", "b")
+    assert play.asked_for(StoreManifest)[-1].epoch == 4, "and then the next checkpoint is written"
+
+
 # ------------------------------------------------------------------------------ the world would notice
-
-
-class SwitchesInsideAnEpoch(Master):
-    """Hands a slice over as soon as its destination is in dual mode, wherever the two are in the epoch."""
-
-    def _advance_routing(self) -> None:
-        if self._flight and self._flight.prepared:
-            for move in list(self._elastic.moves.of.values()):
-                free = move.task is None and self._progress._task[move.slice] is None
-                if move.phase is Phase.DUAL and free and self.owner(move.slice):
-                    here = self._progress.at(self.committed)
-                    self._progress.give(move.slice, move.to, here)
-                    del self._elastic.moves.of[move.slice]
-                    self._asking.ask(Demote(move.source, self.fence, frozenset([move.slice]), self.committed))
-        super()._advance_routing()
-
-
-class KeepsHalfAppliedDestinations(Master):
-    """A destination on which applying raised is taken for one that has not begun."""
-
-    def _failed(self, instruction: Instruction, error: Exception) -> None:
-        if isinstance(instruction, Apply):
-            for move in self._elastic.moves.with_task(instruction.id):
-                move.task = None
-        super()._failed(instruction, error)
-
-
-class CopiesAnEpochInFlight(Master):
-    def handle(self, event: Event) -> list[Instruction]:
-        told = super().handle(event)
-        return [replace(one, epoch=one.epoch + 1) if isinstance(one, SendCopies) else one for one in told]
-
-
-class DoesNotWaitUntilAllIsForgotten(Master):
-    def _advance(self) -> None:
-        self._elastic.unsettled = lambda container: set()  # type: ignore[method-assign]
-        super()._advance()
-
-
-class TakesActivatedForNewer(Master):
-    """Does not see that an epoch was committed while a copy was made active."""
-
-    def _commit(self, ours: StoreCommit, fence: Fence, batch: Batch) -> None:
-        super()._commit(ours, fence, batch)
-        for id_, one in self._asking.pending.items():
-            if isinstance(one, Activate):
-                self._asking.pending[id_] = replace(one, epoch=self.committed)
-
-
-class EndsOwners(Master):
-    def handle(self, event: Event) -> list[Instruction]:
-        told = super().handle(event)
-        return [*told, *(EndContainer(container) for container in sorted(self._elastic.members.leaving))]
-
-
-class HasTwoOwners(Master):
-    """The destination takes over while the source still is the owner of the log's next epoch."""
-
-    def owner(self, slice_: int) -> str | None:
-        move = self._elastic.moves.of.get(slice_)
-        return move.to if move is not None and move.phase is not Phase.COPY else super().owner(slice_)
 
 
 @pytest.mark.parametrize(
@@ -739,7 +738,7 @@ class HasTwoOwners(Master):
     [
         (SwitchesInsideAnEpoch, "slice . at|put away while|found no output|KeyError"),
         (KeepsHalfAppliedDestinations, "slice . at"),
-        (CopiesAnEpochInFlight, "a copy of an epoch after|is wrong at|KeyError"),
+        (CopiesAnEpochInFlight, "is wrong at|KeyError|no progress"),
         (DoesNotWaitUntilAllIsForgotten, "KeyError|found no output|slice .|a copy of|put out|put away|no progress"),
         (TakesActivatedForNewer, "slice . at|found no output|the epoch is gone|put out|put away"),
         (EndsOwners, "an owner was ended"),

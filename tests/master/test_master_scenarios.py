@@ -8,6 +8,7 @@ from holdfast.log.records import Fence
 from holdfast.master.events import (
     Applied,
     BatchOffered,
+    CheckpointWanted,
     CommitStored,
     ContainerJoined,
     ContainerLost,
@@ -552,6 +553,18 @@ def test_a_checkpoint_that_loses_a_container_is_given_up(at: type) -> None:
     play.run()
     assert not play.asked_for(StoreManifest)
     assert play.commit(1).asked_for(StoreManifest)[-1].epoch == 2
+
+
+def test_a_checkpoint_that_is_begun_again_has_packs_of_its_own() -> None:
+    """The simulator found: a pack of one given up was still being written, and took the place of a verified one."""
+    play = ready(checkpoint_every=1).offer(0).run(until=WriteCheckpoint)
+    given_up = play.take(WriteCheckpoint, container="a")
+    play.tell(CheckpointWanted("a bad segment"), ContainerLost("b"))
+    play.open = [one for one in play.open if getattr(one, "container", "") != "b"]
+    play.run(until=WriteCheckpoint)
+    again = play.take(WriteCheckpoint, container="a")
+    assert (again.epoch, again.fence) == (given_up.epoch, given_up.fence)
+    assert again.label != given_up.label
 
 
 def test_a_written_pack_outlives_its_writer() -> None:

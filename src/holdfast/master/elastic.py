@@ -36,6 +36,7 @@ from holdfast.master.instructions import (
     SendCopies,
     TellPeople,
     ToContainer,
+    performer,
 )
 from holdfast.master.membership import Membership
 from holdfast.master.moving import Move, Moves, Phase, grouped, slices_of
@@ -97,6 +98,8 @@ class Elastic:
         """What could not be dropped, and when: nothing new may come there before it is."""
         self._updated: dict[str, tuple[int, float]] = {}
         """When an owner's copies were last brought up to date: epoch, time."""
+        self._moves_next: set[str] = set()
+        """Owners whose last sending was an update."""
 
     # ----------------------------------------------------------------------------------------------- events
 
@@ -372,7 +375,10 @@ class Elastic:
                     self._asking.ask(DropCopies(holder, moment.fence, slices))
 
     def _send_copies(self, moment: Moment) -> None:
-        """One sending at a time for each owner: what is due to be brought up to date, or what moves, or is missing."""
+        """One sending at a time for each owner: what is due to be brought up to date, or what moves, or is missing.
+
+        Updates and moves take turns: where one update takes so long that the next is due by then, nothing would move.
+        """
         if moment.committed == 0 or not moment.whole:
             return
         sending = {one.container for one in self._asking.pending.values() if isinstance(one, SendCopies)}
@@ -382,9 +388,14 @@ class Elastic:
             epoch, at = self._updated.setdefault(owner, (0, self._now))
             update = self._safety.every.passed(moment.committed - epoch, self._now - at)
             moving = self._moving_from(owner)
-            due = self.copies.due(slices, moment.committed, update=update) if update or not moving else moving
-            if update:
-                self._updated[owner] = (moment.committed, self._now)
+            if moving and (not update or owner in self._moves_next):
+                due = moving
+                self._moves_next.discard(owner)
+            else:
+                due = self.copies.due(slices, moment.committed, update=update)
+                if update:
+                    self._updated[owner] = (moment.committed, self._now)
+                    self._moves_next.add(owner)
             sendings = {peer: due[peer] - self.unsettled(peer) - self.moves.active_on(peer) for peer in sorted(due)}
             to = tuple((peer, frozenset(numbers)) for peer, numbers in sendings.items() if numbers)
             if to:
@@ -429,9 +440,7 @@ class Elastic:
         if not moment.whole or (moment.committed and self.copies.missing()):
             return
         for container in sorted(self.members.leaving):
-            told = any(
-                isinstance(one, ToContainer) and one.container == container for one in self._asking.pending.values()
-            )
+            told = any(performer(one) == container for one in self._asking.pending.values())
             if not (told or container in self._progress.owners or self.moves.touches(container)):
                 self._part_with(container)
                 self._asking.ask(EndContainer(container))
@@ -439,6 +448,7 @@ class Elastic:
     def _part_with(self, container: str) -> bool:
         lived = self.members.lose(container)
         self._updated.pop(container, None)
+        self._moves_next.discard(container)
         self.saving.lose(container)
         self._untidy = [(at, one) for at, one in self._untidy if one.container != container]
         self.copies.lose(container)

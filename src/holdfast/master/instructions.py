@@ -265,6 +265,11 @@ class WriteCheckpoint(ToContainer):
 
     epoch: int
 
+    @property
+    def label(self) -> str:
+        """Tells its pack from every other: one that was given up may still be written, with other slices in it."""
+        return f"{self.container}-{self.id}"
+
 
 @dataclass(frozen=True)
 class VerifyPacks(Instruction):
@@ -277,6 +282,16 @@ class VerifyPacks(Instruction):
     fence: Fence
     epoch: int
     packs: tuple[Pack, ...]
+
+
+def performer(instruction: Instruction) -> str | None:
+    """The container that carries it out, if one does."""
+    match instruction:
+        case ToContainer(container=container):
+            return container
+        case VerifyPacks(by=by):
+            return by
+    return None
 
 
 @dataclass(frozen=True)

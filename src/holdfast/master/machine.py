@@ -77,6 +77,7 @@ from holdfast.master.instructions import (
     Undo,
     VerifyPacks,
     WriteCheckpoint,
+    performer,
 )
 from holdfast.master.progress import NOWHERE, Progress
 from holdfast.master.view import View
@@ -175,11 +176,7 @@ class Master(View):
             self._count_loss()
         self._progress.lose(container)
         pending = self._asking.pending.values()
-        if any(
-            isinstance(one, WriteCheckpoint | VerifyPacks)
-            and (one.container if isinstance(one, WriteCheckpoint) else one.by) == container
-            for one in pending
-        ):
+        if any(isinstance(one, WriteCheckpoint | VerifyPacks) and performer(one) == container for one in pending):
             self._give_up_checkpoint()
         self._asking.give_up(lambda one: isinstance(one, ToContainer) and one.container == container)
 
@@ -439,7 +436,12 @@ class Master(View):
             self._fail(error)
 
     def _advance_checkpoint(self) -> None:
-        if self.whole and self._checkpoints.due(self.committed, self._now):
+        if not self.whole or not self._checkpoints.due(self.committed, self._now):
+            return
+        # A slice does not change hands while its owner writes it. Where writing takes longer than the interval, those
+        # that wait for that would wait for ever.
+        urgent = self._job.safety.blocking or self._checkpoints.wanted
+        if urgent or not self._elastic.moves.dual:
             begun = self._checkpoints.begin(self.committed, self._now, self.fence, self._progress.held())
             self._asking.ask_all(begun)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Protocol
 
 from holdfast.sim.world import World
@@ -190,16 +190,23 @@ def name(one: Any) -> str:
 
 
 def text(message: Any) -> str:
-    """A message on one line, large numbers as names, long collections as their size."""
-    fields = getattr(type(message), "__dataclass_fields__", None)
-    if fields is None:
+    """A message on one line, large numbers as names, long collections as their size; shorter still if it has a way."""
+    if not is_dataclass(message):
         return value(message)
-    return f"{type(message).__name__}({', '.join(f'{one}={value(getattr(message, one))}' for one in fields)})"
+    brief = getattr(message, "brief", None)
+    if brief is not None:
+        return str(brief)
+    parts = ", ".join(f"{one.name}={value(getattr(message, one.name))}" for one in fields(message))
+    return f"{type(message).__name__}({parts})"
 
 
 def value(one: Any) -> str:
+    if isinstance(one, frozenset):  # its order is nobody's business
+        one = tuple(sorted(one))
     if isinstance(one, tuple) and len(one) > 4:
         return f"<{len(one)}>"
     if isinstance(one, tuple):
         return f"({', '.join(value(part) for part in one)})"
-    return text(one) if hasattr(type(one), "__dataclass_fields__") else name(one)
+    if isinstance(one, BaseException):
+        return f"{type(one).__name__}: {str(one).partition(chr(10))[0]}"
+    return text(one) if is_dataclass(one) else name(one)

@@ -7,7 +7,7 @@ Recovery from a remote store, the baseline, is one more node that holds everythi
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 
@@ -45,7 +45,7 @@ GIGABIT = Speed(125e6, 125e6)
 
 
 class RecoveringWorld:
-    """Containers ``c0``, ``c1``, … on ``hosts`` machines."""
+    """Containers ``c0``, ``c1``, … on ``hosts`` machines; none, if others come and go in a ``world`` that there is."""
 
     def __init__(
         self,
@@ -57,19 +57,30 @@ class RecoveringWorld:
         leaves: int = 24,
         trace: bool = False,
         make: Callable[..., Gathering] = Gathering,
+        world: World | None = None,
     ) -> None:
-        self.world = World(seed, trace)
+        self.world = world or World(seed, trace)
         self.fabric = Fabric(self.world, costs or Costs(), speed)
-        self.hosts = {f"c{number}": f"h{number % (hosts or nodes)}" for number in range(nodes)}
-        self.ids = {id_of(name): name for name in self.hosts}
+        self.hosts: dict[str, str] = {}
+        self.ids: dict[int, str] = {}
         self.leaves = leaves
         self.make = make
         self.mute: set[str] = set()
         """Alive, but their answers get lost."""
         self.gatherers: list[Gatherer] = []
-        self._order = sorted(self.ids)
-        for name in self.hosts:
-            self.fabric.held[name] = {}
+        self._order: list[int] = []
+        for number in range(nodes):
+            self.add(f"c{number}", f"h{number % (hosts or nodes)}")
+
+    def add(self, name: str, host: str) -> None:
+        self.hosts[name] = host
+        self.ids[id_of(name)] = name
+        insort(self._order, id_of(name))
+        self.fabric.held[name] = {}
+
+    def repair(self, name: str) -> None:
+        """A dead one is nobody's leaf any more."""
+        del self.hosts[name], self.ids[id_of(name)], self._order[bisect_left(self._order, id_of(name))]
 
     @property
     def held(self) -> dict[str, dict[tuple[PieceName, Version], int]]:
@@ -82,6 +93,10 @@ class RecoveringWorld:
         place = bisect_left(self._order, key)
         near = {self._order[(place + step) % count] for step in range(-half, half)}
         return {self.ids[one]: self.hosts[self.ids[one]] for one in sorted(near, key=lambda one: distance(one, key))}
+
+    def hears(self, here: str, peer: str) -> bool:
+        """Whether answers get from the one to the other, which lives."""
+        return peer not in self.mute
 
     def kill(self, name: str) -> None:
         self.world.note(name, "dies")
@@ -173,6 +188,8 @@ class Gatherer:
         self.wrong: list[str] = []
         """Promises that were broken."""
         self.pulled = 0
+        self.then: Callable[[Gatherer], None] = lambda _: None
+        """Called when it has ended."""
         self._ring = world
         self._pulls: dict[int, Pull] = {}
         self._streams: dict[Stream, int] = {}
@@ -200,6 +217,7 @@ class Gatherer:
             self._perform(one)
         if self.machine.over:
             self.ended = self._ring.world.now
+            self.then(self)
 
     def heard_of_loss(self, name: str) -> None:
         """The ring tells of losses among neighbours, after a while."""
@@ -232,7 +250,7 @@ class Gatherer:
         back, held = self._ring.fabric.costs.latency, self._ring.held.get(peer)
         if held is None:
             self._ring.world.at(back, self.handle, Lost(peer))
-        elif peer not in self._ring.mute:
+        elif self._ring.hears(self.here, peer):
             found = tuple(
                 Held(piece, version, size) for (piece, version), size in held.items() if piece.slice in slices
             )

@@ -7,7 +7,7 @@ gives the same run, to the last line of the trace.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 from holdfast.sim.world import World
 
@@ -27,14 +27,23 @@ class Scenario(Protocol):
         """Raises if an invariant breaks; else one line about what happened."""
 
 
-SCENARIOS = {"recovering": "holdfast.sim.recovering:Recovering", "ring": "holdfast.sim.ring:Ring"}
+SCENARIOS = {
+    "job": "holdfast.sim.job:Job",
+    "recovering": "holdfast.sim.recovering:Recovering",
+    "ring": "holdfast.sim.ring:Ring",
+}
 """Name → module and class. By text, so that no scenario is imported for another one's sake."""
 
 
 def scenario(name: str) -> type[Scenario]:
-    module, _, cls = SCENARIOS[name].partition(":")
-    found: type[Scenario] = getattr(import_module(module), cls)
+    found: type[Scenario] = loaded(SCENARIOS[name])
     return found
+
+
+def loaded(place: str) -> Any:
+    """What ``module:name`` says."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
 
 
 def broken(name: str, world: World, what: str) -> NoReturn:

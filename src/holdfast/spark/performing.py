@@ -267,7 +267,7 @@ class Performer:
     def write_checkpoint(self, instruction: do.WriteCheckpoint) -> ev.Event:
         began = time.monotonic()
         fence = Fence(self.incarnation, instruction.epoch, instruction.fence.attempt)
-        name = pack_name(fence, instruction.container)
+        name = pack_name(fence, instruction.label)
         figures = self._tell(instruction, "checkpoint", epoch=instruction.epoch, pack=name)
         self._history.note(
             "written",

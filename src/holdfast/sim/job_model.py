@@ -1,0 +1,317 @@
+"""A job in small: a log of prepares and commits, and containers that hold slices of it. No time, no network.
+
+Applying is a checksum of what a slice had and what it gets, so a row that is applied twice, never, or in another order
+shows. The oracle folds the stored prepares and knows nothing else. The simulator's containers and those of the
+master's own property tests are these.
+
+What a real container refuses with an error is the same error here. What no master may ever ask for is an assertion: a
+real container would also say no, but then the master would go on as if a disk had failed, and its bug would pass for
+bad luck.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from holdfast.errors import EpochGone, StoreError
+from holdfast.log.records import Fence
+from holdfast.master.events import (
+    Activated,
+    Answer,
+    Applied,
+    Batch,
+    CheckpointWritten,
+    CommitStored,
+    Demoted,
+    Dropped,
+    Pack,
+    Prepared,
+    PrepareStored,
+    Restored,
+    Undone,
+)
+from holdfast.master.instructions import (
+    Activate,
+    Apply,
+    Demote,
+    DropCopies,
+    Forget,
+    Restore,
+    StoreCommit,
+    StorePrepare,
+    ToContainer,
+    Undo,
+    WriteCheckpoint,
+)
+
+QUERY = "query"
+
+
+def spark_batch(number: int) -> Batch:
+    """What Spark offers as its batch of that number, as often as it has to."""
+    return Batch(QUERY, number, f"rows of {number}")
+
+
+def applied(state: int, slice_: int, rows: object) -> int:
+    return zlib.crc32(repr((state, slice_, rows)).encode())
+
+
+@dataclass
+class Store:
+    """What outlives every process: put-if-absent, checkpoints, what sinks have taken, and Spark's own checkpoint."""
+
+    levels: int
+    slices: int
+    sinks: tuple[str, ...]
+    owner: int = 0
+    prepares: dict[tuple[int, int], tuple[Prepared, object]] = field(default_factory=dict)
+    commits: dict[int, tuple[Fence, Batch]] = field(default_factory=dict)
+    manifests: dict[int, dict[int, object]] = field(default_factory=dict)
+    """Epoch of a checkpoint → slice → the pack it is in."""
+    cut: int = 0
+    """Rows of epochs up to here are gone."""
+    taken: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
+    """sink, epoch → its rows, slice by slice."""
+    spark_committed: int = -1
+    _states: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    @property
+    def committed(self) -> int:
+        return len(self.commits)
+
+    @property
+    def committed_batch(self) -> Batch | None:
+        return self.commits[self.committed][1] if self.commits else None
+
+    def prepared(self) -> tuple[Prepared, ...]:
+        """The levels of the epoch after the committed one that are there."""
+        epoch = self.committed + 1
+        found = [self.prepares.get((epoch, level)) for level in range(1, self.levels + 1)]
+        return tuple(one[0] for one in found if one)
+
+    def put_prepare(self, told: StorePrepare) -> PrepareStored:
+        epoch, level = told.fence.epoch, told.level
+        assert level == 1 or (epoch, level - 1) in self.prepares, "a level is prepared before the one below it"
+        ours = Prepared(level, told.fence, told.batch)
+        return PrepareStored(told.id, self.prepares.setdefault((epoch, level), (ours, told.tags))[0])
+
+    def put_commit(self, told: StoreCommit) -> CommitStored:
+        epoch = told.fence.epoch
+        assert all((sink, epoch) in self.taken for sink in self.sinks), "a commit before its sinks"
+        assert epoch <= self.committed + 1, "a commit with a gap"
+        return CommitStored(told.id, *self.commits.setdefault(epoch, (told.fence, told.batch)))
+
+    def put_sink(self, sink: str, epoch: int, rows: tuple[int, ...]) -> None:
+        assert self.taken.setdefault((sink, epoch), rows) == rows, f"{sink} saw unlike rows of epoch {epoch}"
+
+    def put_manifest(self, epoch: int, packs: Iterable[Pack]) -> None:
+        self.manifests.setdefault(epoch, {slice_: pack.file for pack in packs for slice_ in sorted(pack.slices)})
+
+    def cut_log(self, epoch: int) -> None:
+        assert epoch in self.manifests, "cut where no checkpoint is"
+        assert epoch < max(self.manifests), "cut at the newest checkpoint"
+        self.cut = max(self.cut, epoch)
+
+    def checkpointed(self, checkpoint: int, slice_: int) -> int:
+        """A slice as that checkpoint has it; 0 is the beginning of the log."""
+        if checkpoint == 0:
+            return 0
+        if checkpoint not in self.manifests:
+            raise StoreError(f"The checkpoint of epoch {checkpoint} is gone.", safe="Nothing was changed.")
+        return self.unpacked(self.manifests[checkpoint][slice_])[slice_]
+
+    def unpacked(self, file: object) -> Mapping[int, int]:
+        """slice → state"""
+        assert isinstance(file, tuple)
+        return dict(file)
+
+    def replayed(self, slice_: int, state: int, begin: int, end: int) -> int:
+        """A slice that had this state at position ``begin``, at ``end``."""
+        if begin < end and begin < self.cut * self.levels:
+            raise StoreError(f"The log of epoch {begin // self.levels + 1} was cut.", safe="Nothing was changed.")
+        for position in range(begin, end):
+            state = applied(state, slice_, self._rows(position))
+        return state
+
+    def oracle(self, slice_: int, position: int) -> int:
+        """What a slice must be at a position, by the prepares alone."""
+        if position == 0:
+            return 0
+        if (slice_, position) not in self._states:
+            before = self.oracle(slice_, position - 1)
+            self._states[slice_, position] = applied(before, slice_, self._rows(position - 1))
+        return self._states[slice_, position]
+
+    def _rows(self, position: int) -> object:
+        return self.prepares[position // self.levels + 1, position % self.levels + 1][1]
+
+    def check(self, since: int = 0) -> None:
+        """The commits above ``since``: no hole, every batch once, every sink the oracle's rows."""
+        assert sorted(self.commits) == [*range(1, self.committed + 1)], "a hole in the commits"
+        for epoch in range(since + 1, self.committed + 1):
+            batch = self.commits[epoch][1]
+            before = self.commits[epoch - 1][1] if epoch > 1 else None
+            if batch.tick:  # the next of its kind after the batch before
+                assert before is not None, "a tick before any batch"
+                assert batch == replace(before, tick=before.tick + 1), "a tick twice, or never"
+            else:
+                assert batch == spark_batch(before.batch_id + 1 if before else 0), "a batch twice, or never"
+            levels = range(1, self.levels + 1)
+            assert {self.prepares[epoch, level][0].batch for level in levels} == {batch}, "committed as another batch"
+            outputs = tuple(self.oracle(slice_, epoch * self.levels) for slice_ in range(self.slices))
+            assert all(self.taken[sink, epoch] == outputs for sink in self.sinks), "a sink got other rows"
+
+    def check_checkpoint(self, epoch: int) -> None:
+        for slice_ in range(self.slices):
+            self.check_checkpointed(epoch, slice_)
+
+    def check_checkpointed(self, epoch: int, slice_: int) -> None:
+        state = self.checkpointed(epoch, slice_)
+        self.check_state(slice_, epoch * self.levels, state, f"the checkpoint of epoch {epoch}")
+
+    def check_state(self, slice_: int, position: int, state: int, whose: str) -> None:
+        assert state == self.oracle(slice_, position), f"{whose}: slice {slice_} is wrong at position {position}"
+
+
+@dataclass
+class Container:
+    """Active slices and copies of others. A slice's position counts the levels it has applied since the beginning."""
+
+    name: str
+    store: Store
+    held: dict[int, dict[int, int]] = field(default_factory=dict)
+    """slice → position → state: the newest, and older ones as far as undo, readers and checkpoints need them."""
+    copies: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """slice → epoch and state of a backup."""
+    fences: dict[int, Fence] = field(default_factory=dict)
+
+    def perform(self, told: ToContainer) -> Answer:
+        """Whatever this container can do by itself."""
+        to = told.id
+        match told:
+            case Restore():
+                self._restore(told)
+                return Restored(to)
+            case Apply():
+                return Applied(to, self._apply(told))
+            case Undo():
+                self._undo(told)
+                return Undone(to)
+            case Activate():
+                self._activate(told)
+                return Activated(to)
+            case Demote():
+                self._demote(told)
+                return Demoted(to)
+            case Forget():
+                for slice_ in told.slices:
+                    self.held.pop(slice_, None)
+                    self.copies.pop(slice_, None)
+                return Dropped(to)
+            case DropCopies():
+                for slice_ in told.slices:
+                    self.copies.pop(slice_, None)
+                return Dropped(to)
+            case WriteCheckpoint(epoch=epoch):
+                return CheckpointWritten(to, tuple(sorted(self.as_of(told.slices, epoch).items())))
+        raise AssertionError(f"{type(told).__name__} is not for one container alone")
+
+    def state(self, slice_: int, epoch: int) -> int | None:
+        """As of a whole epoch, if it is still there."""
+        return self.held.get(slice_, {}).get(epoch * self.store.levels)
+
+    def as_of(self, slices: Iterable[int], epoch: int) -> dict[int, int]:
+        """All of these slices as of an epoch that readers may still see."""
+        found = {slice_: self.state(slice_, epoch) for slice_ in slices}
+        there = {slice_: state for slice_, state in found.items() if state is not None}
+        if len(there) < len(found):
+            raise EpochGone(f"Epoch {epoch} of slices {sorted(found.keys() - there.keys())} is gone.")
+        return there
+
+    def take_copy(self, slice_: int, epoch: int, state: int) -> None:
+        if self.copies.get(slice_, (-1, 0))[0] < epoch:
+            self.copies[slice_] = (epoch, state)
+
+    def versions(self, slices: Iterable[int]) -> dict[int, int]:
+        """The epochs of the copies that are here."""
+        return {slice_: self.copies[slice_][0] for slice_ in sorted(slices) if slice_ in self.copies}
+
+    def check(self) -> None:
+        """Everything here is what the log says."""
+        for slice_, versions in self.held.items():
+            for position, state in versions.items():
+                self.store.check_state(slice_, position, state, self.name)
+        for slice_, (epoch, state) in self.copies.items():
+            self.store.check_state(slice_, epoch * self.store.levels, state, f"the copy on {self.name}")
+
+    # --------------------------------------------------------------------------------------------- what it does
+
+    def _restore(self, told: Restore) -> None:
+        store, levels = self.store, self.store.levels
+        end = told.epoch * levels
+        fresh = {}
+        for slice_ in told.slices:
+            state = store.checkpointed(told.checkpoint, slice_)
+            fresh[slice_] = {end: store.replayed(slice_, state, told.checkpoint * levels, end)}
+        self._fence(told)
+        self.held.update(fresh)
+        for slice_ in fresh:
+            self.copies.pop(slice_, None)
+
+    def _apply(self, told: Apply) -> tuple[tuple[int, int], ...]:
+        begin = (told.fence.epoch - 1) * self.store.levels
+        at = begin + told.level
+        self._fence(told)
+        for slice_ in sorted(told.slices):
+            versions = self._active(slice_, told)
+            assert max(versions) == at - 1, f"slice {slice_} at {max(versions)}, not {at - 1}"
+            versions[at] = self.store.replayed(slice_, versions[at - 1], at - 1, at)
+            self.held[slice_] = {position: state for position, state in versions.items() if position >= begin}
+        return tuple((slice_, self.held[slice_][at]) for slice_ in sorted(told.digests))
+
+    def _undo(self, told: Undo) -> None:
+        begin = (told.fence.epoch - 1) * self.store.levels
+        self._fence(told)
+        for slice_ in told.slices:
+            self.held[slice_] = {begin: self._active(slice_, told)[begin]}
+
+    def _activate(self, told: Activate) -> None:
+        """From what is here: the slice itself where it only fell behind, else the copy, which is used up."""
+        end, fresh, used = told.epoch * self.store.levels, {}, []
+        for slice_ in told.slices:
+            if slice_ in self.held:
+                position = max(self.held[slice_])
+                state = self.held[slice_][position]
+                assert position <= end, f"slice {slice_} is past {told.epoch} already"
+            elif told.epoch == 0:
+                position, state = 0, 0
+            elif self.copies.get(slice_, (told.epoch + 1, 0))[0] <= told.epoch:
+                copied, state = self.copies[slice_]
+                position = copied * self.store.levels
+                used.append(slice_)
+            else:
+                raise EpochGone(f"Nothing of slice {slice_} at epoch {told.epoch} or before is here.")
+            fresh[slice_] = {end: self.store.replayed(slice_, state, position, end)}
+        self._fence(told)
+        self.held.update(fresh)
+        for slice_ in used:
+            del self.copies[slice_]
+
+    def _demote(self, told: Demote) -> None:
+        for slice_ in told.slices:
+            versions = self._active(slice_, told)
+            assert max(versions) == told.epoch * self.store.levels, "put away while it is elsewhere"
+            del self.held[slice_]
+            self.take_copy(slice_, told.epoch, versions[told.epoch * self.store.levels])
+
+    def _active(self, slice_: int, told: ToContainer) -> dict[int, int]:
+        assert slice_ in self.held, f"{type(told).__name__} of slice {slice_}, which is not on {self.name}"
+        return self.held[slice_]
+
+    def _fence(self, told: ToContainer) -> None:
+        for slice_ in told.slices:
+            before = self.fences.get(slice_, told.fence)
+            assert told.fence >= before, f"{self.name} got {told.fence} after {before}"
+            self.fences[slice_] = told.fence
