@@ -31,7 +31,7 @@ from holdfast.spark.sinks import Sink as OpenSink
 from holdfast.state.slice import MAIN
 
 ARROW_BATCH_ROWS = 32_768
-SMALL_BYTES = 4 << 20
+SMALL_BYTES = 1 << 20
 """No larger an output goes through the driver: a job whose tasks ask the containers takes longer to start."""
 _WIDE_TYPES = {"string": 40, "binary": 40, "decimal": 16}  # about so many bytes a value; others have 8 at most
 
