@@ -5,18 +5,20 @@ from __future__ import annotations
 import random
 import socket
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from container_kit import ALL, World, inputs, until
-from ring_kit import STRUCTURES, commit, gather, neighbours, ready, save, settled, terms
+from ring_kit import QUICK, STRUCTURES, commit, gather, neighbours, ready, save, settled, terms
 
 from holdfast.container import saving
 from holdfast.container.bucket import Bucket
 from holdfast.container.client import Address, Unreachable
 from holdfast.container.providing import Pull
 from holdfast.errors import ContainerError
+from holdfast.recovery.dealing import at_home
 from holdfast.recovery.plans import Branch
 from holdfast.recovery.policies import Auto, Line, Star, Structure, Tree
 from holdfast.safety.shards import PieceName, Version
@@ -149,6 +151,96 @@ def test_an_owner_that_was_only_silent_goes_on(tmp_path: Path) -> None:
         ring.end("c0")
         until(lambda: "c0" not in neighbours(ring.world, "c1") | neighbours(ring.world, "c2"), 20)
         assert ring.activate(ready(ring.world, ["c1", "c2"], ALL, ["c0"])) == truth, "and then it is really lost"
+    finally:
+        ring.close()
+
+
+def test_in_a_ring_larger_than_a_leaf_set_slices_come_back_where_their_keys_are_at_home(tmp_path: Path) -> None:
+    """Eight containers that know four others each: nobody sees all, and told of the loss they find every slice."""
+    small = terms(Tree(fanout_bits=1, depth=3)) | {"terms": {**QUICK, "leaves": 4, "bits": 1}}
+    world = World(tmp_path, 8, ring=small)
+    try:
+        names = list(world.clients)
+        until(lambda: all(len(neighbours(world, name)) == 5 for name in names), 20)
+        world.own("c0")
+        for epoch in (1, 2):
+            world.random_epoch(epoch, random.Random(epoch))
+            world.apply("c0", epoch)
+            commit(world, epoch)
+        assert save(world, "c0", 1, ALL)["copies"] == {str(number): 2 for number in ALL}
+        truth = [world.state("c0", 2, [number]) for number in ALL]
+        world.services.pop(0).close()
+        found = ready(world, names[1:], ALL, ["c0"])
+        homes = at_home("j", ALL, names[1:])
+        assert found == homes
+        for number, name in found.items():
+            world.call(name, "activate", slices=[number], epoch=2)
+            assert world.state(name, 2, [number]) == truth[number]
+    finally:
+        world.close()
+
+
+def test_nobody_is_asked_twice_about_one_loss(tmp_path: Path) -> None:
+    ring = Ring(tmp_path, Tree(fanout_bits=1, depth=2), containers=4)
+    try:
+        ring.advance(2)
+        ring.save()
+        asked = Counter[str]()
+        for service in ring.world.services:
+            for name in ("owned", "report", "pieces"):
+                service._actions[name] = _counted(asked, name, service._actions[name])
+        ring.end("c0")
+        assert sorted(ready(ring.world, ring.others, ALL, ["c0"])) == ALL
+        assert asked["pieces"] == 0
+        assert asked["report"] == 2, "two ask the third"
+        assert asked["owned"] in (2, 4, 6), "which asks those two, and again only for who comes much later"
+    finally:
+        ring.close()
+
+
+def test_whoever_gets_no_report_asks_for_itself(tmp_path: Path) -> None:
+    ring = Ring(tmp_path, Star(), containers=5)
+    try:
+        ring.advance(3)
+        ring.save()
+        truth = ring.truth()
+        for service in ring.world.services:
+            service._actions["report"] = _fails
+        ring.end("c0")
+        assert ring.activate(ready(ring.world, ring.others, ALL, ["c0"])) == truth
+    finally:
+        ring.close()
+
+
+def _fails(*_: Any) -> Any:
+    raise ContainerError("It cannot say.")
+
+
+def _counted(asked: Counter[str], name: str, action: Any) -> Any:
+    def counting(*arguments: Any) -> Any:
+        asked[name] += 1
+        return action(*arguments)
+
+    return counting
+
+
+def test_speeds_are_measured_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.container.meters.ENOUGH", 1)
+    ring = Ring(tmp_path, Line(length=3), containers=4)
+    try:
+        ring.advance(3)
+        assert ring.world.call("c0", "pieces", slices=ALL)["upload"] == 0
+        ring.save()
+        assert ring.world.call("c0", "pieces", slices=ALL)["upload"] > 0, "it has saved"
+        ring.world.call("c0", "limit", upload=7)
+        assert ring.world.call("c0", "pieces", slices=ALL)["upload"] == 7
+        ring.end("c0")
+        heirs = set(ready(ring.world, ring.others, ALL, ["c0"]).values())
+        jobs = [service._ring._jobs["j"] for service in ring.world.services]
+        assert any(ringed.holding(ALL)["merge"] > 0 for ringed, _ in jobs), "inner nodes have merged"
+        for ringed, healing in [one for one in jobs if one[0].me in heirs]:
+            assert (ringed.meters.build.value or ringed.meters.loose.value) > 0
+            assert healing._speeds.download == ringed.meters.download.value > 0
     finally:
         ring.close()
 

@@ -138,10 +138,10 @@ def test_a_torn_saving_leaves_nothing(holder: Holder) -> None:
 
 def test_who_owns_what_follows_the_newest(holder: Holder) -> None:
     holder.save(1, {0: 10})
-    assert holder.pieces.owned_by("a") == {3: Version(1)}
+    assert holder.pieces.owned_by(["a"]) == {3}
     holder.save(2, {0: 20}, base=1, settled=1, owner="b")
-    assert holder.pieces.owned_by("a") == {}
-    assert holder.pieces.owned_by("b") == {3: Version(2)}
+    assert holder.pieces.owned_by(["a"]) == set()
+    assert holder.pieces.owned_by(["a", "b"]) == {3}
     holder.pieces.drop([3], Version(2), [PIECE])
     assert holder.versions == [1, 2]
     holder.pieces.drop([3], Version(2))

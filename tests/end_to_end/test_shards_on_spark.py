@@ -83,6 +83,22 @@ def test_two_at_once_and_then_too_many(stage: Stage) -> None:
     assert {"gathered", "beyond the ring", "restored"} <= set(killed(drill))
 
 
+@pytest.mark.heavy
+def test_four_of_eight_at_once(stage: Stage) -> None:
+    """Owner and three holders of a piece may be among them: with four copies there is always one left."""
+
+    def during(going: EpochsGoOn) -> None:
+        saved(going)
+        going.kill(4)
+        going.epochs(2)
+
+    drill = stage.play(during, containers=8, shape="two", n=4, recovery=("auto", {}), **SHARDS)
+    assert drill.kinds.count("lost") == 4
+    after = killed(drill)
+    assert {"gathered", "activated"} <= set(after)
+    assert not {"restored", "beyond the ring"} & set(after), drill.report["events"]
+
+
 def _kinds(going: EpochsGoOn) -> list[str]:
     return [event.kind for event in going.run._shell.history.events]
 

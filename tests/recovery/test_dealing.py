@@ -5,7 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.recovery.dealing import deal
+from holdfast.overlay.ids import distance, id_of
+from holdfast.recovery.dealing import at_home, deal
+from holdfast.safety.shards import key_of
 
 names = st.sets(st.sampled_from([f"c{number}" for number in range(12)]), min_size=1)
 
@@ -33,3 +35,12 @@ def test_another_loss_moves_little() -> None:
 
 def test_nobody_left() -> None:
     assert deal("job", range(4), []) == {}
+    assert at_home("job", range(4), []) == {}
+
+
+@given(slices=st.sets(st.integers(0, 200)), live=names)
+def test_whoever_sees_the_nearest_one_names_it(slices: set[int], live: set[str]) -> None:
+    for slice_, name in at_home("job", slices, live).items():
+        key = key_of("job", slice_)
+        assert all(distance(key, id_of(name)) <= distance(key, id_of(other)) for other in live)
+        assert at_home("job", [slice_], [name]) == {slice_: name}, "however few others are seen"

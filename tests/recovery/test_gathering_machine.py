@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeVar
 
 import pytest
@@ -65,6 +66,39 @@ def test_it_asks_everyone_once_for_all_slices_and_pulls_when_all_have_answered()
     pulls = only(Pull, give(gathering, has("c", *every)))
     assert sorted(piece for pull in pulls for piece in pull.branch.all_pieces()) == sorted(every)
     assert all(set(pull.versions) <= {(0, NEW), (1, NEW)} for pull in pulls)
+
+
+def test_what_was_told_at_the_beginning_is_not_asked_for() -> None:
+    told = give(machine(), Begin((has("a", P[0], P[1]), has("b", P[2]))))
+    assert only(Ask, told) == []
+    assert {pull.branch.at: pull.branch.pieces for pull in only(Pull, told)} == {"a": P[:2], "b": P[2:]}
+
+
+def test_it_asks_for_slices_of_which_it_was_told_too_little_and_pulls_the_others() -> None:
+    gathering = machine(slices=2)
+    told = give(gathering, Begin((has("a", *P, CUT.pieces(1)[0]),)))
+    assert only(Ask, told) == [Ask(peer, (0, 1)) for peer in "abc"]
+    assert [pull.branch.pieces for pull in only(Pull, told)] == [P]
+    assert give(gathering, has("a", *P, CUT.pieces(1)[0]), has("b", *CUT.pieces(1))) == []
+    pulls = only(Pull, give(gathering, Lost("c")))
+    assert sorted(piece for pull in pulls for piece in pull.branch.pieces) == list(CUT.pieces(1))
+
+
+def test_before_it_gives_up_it_asks_once_whatever_it_was_told() -> None:
+    gathering = machine()
+    (pull,) = only(Pull, give(gathering, Begin((has("a", *P),))))
+    told = give(gathering, Failed(pull.number))
+    assert told == [Drop(0, NEW), *(Ask(peer, (0,)) for peer in "bc")], "a is lost"
+    (again,) = only(Pull, give(gathering, has("b", *P, version=OLD), has("c")))
+    assert dict(again.versions) == {0: OLD}
+    assert only(Beyond, give(gathering, Failed(again.number)))
+    assert gathering.over
+
+
+def test_uploads_that_are_about_the_same_count_as_the_same() -> None:
+    nearly = [replace(has("a", *P), upload=100e6), replace(has("b", *P), upload=55e6), replace(has("c"), upload=1.0)]
+    shares = [len(pull.branch.pieces) for pull in only(Pull, give(machine(), Begin(tuple(nearly))))]
+    assert sorted(shares) == [1, 2]
 
 
 def test_it_is_done_when_every_piece_has_come() -> None:

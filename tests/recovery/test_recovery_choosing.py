@@ -5,8 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from holdfast.recovery.choosing import PLENTIFUL, SMALL, TINY, Speeds, figure_7, predicted, predicted_store, settle
+from holdfast.recovery.choosing import (
+    PLENTIFUL,
+    SMALL,
+    TINY,
+    Speeds,
+    candidates,
+    figure_7,
+    predicted,
+    predicted_store,
+    settle,
+)
 from holdfast.recovery.plans import Sources
 from holdfast.recovery.policies import Auto, Line, Star, Store, Structure, Tree
 from holdfast.safety.shards import Cut, holders
@@ -63,6 +75,36 @@ def test_where_merging_is_slow_it_is_spread() -> None:
     chosen = settle(Auto(), spread(512 * MB), speeds)
     assert isinstance(chosen, Line | Tree)
     assert predicted(chosen, spread(512 * MB), speeds) < 0.5 * predicted(Star(24), spread(512 * MB), speeds)
+
+
+def test_whoever_replaces_has_no_time_to_merge_for_others() -> None:
+    speeds = Speeds(upload=FAST, download=FAST, merge=100e6, build=500e6, loose=60e6)
+    alone = spread(512 * MB)
+    everyone = replace(alone, replacing=sorted({one for held in alone.holders.values() for one in held}))
+    assert isinstance(settle(Auto(), alone, speeds), Line | Tree)
+    assert isinstance(settle(Auto(), everyone, speeds, replacing=25), Star)
+
+
+def test_how_fast_the_others_merge_is_what_they_say() -> None:
+    speeds, sources = Speeds(upload=1e9, download=1e9, build=1e9), spread(64 * MB)
+    slow = replace(sources, merges=dict.fromkeys((f"c{number}" for number in range(25)), 1e6))
+    assert predicted(Line(4), slow, speeds) > 10 * predicted(Line(4), sources, speeds)
+
+
+@given(
+    megabytes=st.integers(1, 512),
+    here=st.sampled_from(["stranger", "c1"]),
+    replacing=st.integers(1, 25),
+    rates=st.lists(st.sampled_from([1e6, 12.5e6, 125e6, 1e9]), min_size=5, max_size=5),
+)
+def test_the_choice_is_within_a_tenth_of_the_best(
+    megabytes: int, here: str, replacing: int, rates: list[float]
+) -> None:
+    sources, speeds = replace(spread(megabytes * MB), here=here), Speeds(*rates)
+    chosen = settle(Auto(), sources, speeds, replacing)
+    assert not isinstance(chosen, Auto | Store)
+    best = min(predicted(one, sources, speeds, replacing) for one in candidates())
+    assert predicted(chosen, sources, speeds, replacing) <= 1.1 * best + 1e-9
 
 
 def test_longer_lines_and_deeper_trees_take_longer_to_fill() -> None:

@@ -136,6 +136,15 @@ def test_a_line_shares_the_work_among_all_it_may_use() -> None:
     assert len(short) == 2, "the pieces are in four pairs of nodes: three of them, then the fourth"
 
 
+@pytest.mark.parametrize("structure", [Line(3), Tree(2, depth=2)], ids=str)
+def test_those_who_plan_apart_do_not_have_one_node_send_everything(structure: Line | Tree) -> None:
+    leaves = {f"c{number}": f"h{number}" for number in range(9)}
+    placed = holders(Cut(16, 2).pieces(0), leaves, "c0", 2)
+    last = Counter(structure.plan(Sources(placed, here=f"heir {number}"))[0].at for number in range(40))
+    assert len(last) >= 4
+    assert max(last.values()) < 20
+
+
 def test_branches_say_what_they_are() -> None:
     a, b = PieceName(0, 0), PieceName(0, 1)
     branch = Branch("x", (a,), (Branch("y", (b,)),))

@@ -93,6 +93,20 @@ def test_a_merged_stream_is_in_the_order_of_slots() -> None:
     assert slots == list(range(500))
 
 
+def test_loose_rows_are_all_there_in_chunks_that_are_neither_small_nor_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merging, "CHUNK_ROWS", 40)
+    state = OPERATOR.new_slice()
+    advanced(state, list(range(500)))
+    whole = full(state).replace_schema_metadata(None)
+    parts = [whole.slice(start, stop - start) for start, stop in ((0, 3), (3, 10), (10, 10), (10, 400), (400, 500))]
+    found = list(merging.loose(parts))
+    assert all(rows.num_rows <= 40 for rows in found)
+    assert sum(rows.num_rows < 20 for rows in found) <= 2, "what was left of small ones, and the end of a large one"
+    slots = sorted(slot for rows in found for slot in rows.column("slot").to_pylist())
+    assert slots == list(range(500))
+    assert list(merging.loose(parts[2:3])) == []
+
+
 def test_rows_may_come_twice_but_none_may_be_missing_or_foreign() -> None:
     state = OPERATOR.new_slice()
     advanced(state, list(range(50)))

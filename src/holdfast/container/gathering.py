@@ -8,13 +8,17 @@ machine says that all its pieces of one version have come, and its tables agree 
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 import time
-from collections.abc import Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
+import traceback
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from holdfast.container.client import Address, Unreachable
+from holdfast.container.meters import Rate, working
 from holdfast.container.providing import Chunk, Outcome, Pull, stream
 from holdfast.container.ringed import RingedJob
 from holdfast.container.saving import held_of
@@ -26,7 +30,6 @@ from holdfast.state import copies
 
 ASK_SECONDS = 2.0
 """Whoever has not said by then what it holds is done without."""
-AT_ONCE = 64
 
 
 @dataclass
@@ -40,7 +43,10 @@ class Gathered:
 
 
 class Gatherer:
-    """Brings these slices together here; ``asked`` names for each who may hold pieces of it."""
+    """Brings these slices together here; ``asked`` names for each who may hold pieces of it.
+
+    ``told`` is what some of them have said already: if that is enough, nobody is asked again.
+    """
 
     def __init__(
         self,
@@ -49,11 +55,13 @@ class Gatherer:
         addresses: Mapping[str, Address],
         replacing: Collection[str],
         speeds: Speeds,
+        told: Sequence[machine.Answered] = (),
     ) -> None:
         self._ringed = ringed
         self._addresses = addresses
         self._machine = machine.Gathering(ringed.me, ringed.terms.cut, asked, ringed.terms.policy, speeds, replacing)
         self._events: queue.SimpleQueue[machine.Event] = queue.SimpleQueue()
+        self._events.put(machine.Begin(tuple(told)))
         self._lock = threading.Lock()
         self._assemblies: dict[tuple[int, Version, str], copies.Assembly] = {}
         self._filling: dict[tuple[int, Version, str], threading.Lock] = {}
@@ -69,32 +77,29 @@ class Gatherer:
     def run(self) -> Gathered:
         """Returns when every slice is here, or known to be beyond what the ring can do."""
         waiting = time.monotonic() + ASK_SECONDS
-        pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="holdfast-gather")
         try:
-            self._events.put(machine.Begin())
             while not self._machine.over:
                 try:
                     event = self._events.get(timeout=max(0.01, waiting - time.monotonic()))
                 except queue.Empty:
                     event, waiting = machine.Waited(), time.monotonic() + ASK_SECONDS
                 for instruction in self._machine.handle(event):
-                    self._perform(instruction, pool)
+                    self._perform(instruction)
         finally:
             with self._lock:
                 self._over, numbers = True, list(self._pulls)
+            # What is still asking or pulling is of no use any more: slices that are whole do not wait for it.
             for number in numbers:
                 self._cancel(number)
-            # What is still asking or pulling is of no use any more: slices that are whole do not wait for it.
-            pool.shutdown(wait=False, cancel_futures=True)
         self._gathered.structure = str(self._machine.structure)
         return self._gathered
 
-    def _perform(self, instruction: machine.Instruction, pool: ThreadPoolExecutor) -> None:
+    def _perform(self, instruction: machine.Instruction) -> None:
         match instruction:
             case machine.Ask(peer, slices):
-                pool.submit(self._ask, peer, slices)
+                self._ringed.crew.submit(self._ask, peer, slices)
             case machine.Pull():
-                pool.submit(self._pull, instruction)
+                self._ringed.crew.submit(self._pull, instruction)
             case machine.Cancel(number):
                 self._cancel(number)
             case machine.Drop(slice_, version):
@@ -109,28 +114,26 @@ class Gatherer:
     def _ask(self, peer: str, slices: tuple[int, ...]) -> None:
         ringed = self._ringed
         if peer == ringed.me:
-            self._events.put(machine.Answered(peer, tuple(ringed.pieces.inventory(slices))))
+            self._events.put(answer_of(peer, ringed.holding(slices), slices))
             return
         try:
             client, header = ringed.client(self._addresses[peer]), {**ringed.header, "slices": list(slices)}
             answer, _ = client.call("pieces", header, timeout=2 * ASK_SECONDS)
-            self._events.put(machine.Answered(peer, held_of(answer["held"]), upload=answer["upload"] or 0.0))
+            self._events.put(answer_of(peer, answer, slices))
         except (Unreachable, HoldfastError):
             self._events.put(machine.Lost(peer))
 
     # --- pulling ------------------------------------------------------------------------------------------
 
     def _pull(self, told: machine.Pull) -> None:
-        outcomes: list[Outcome] = []
         try:
-            for table in self._ringed.layouts:
-                outcomes.append(self._pull_table(told, table))
-        except (Unreachable, HoldfastError) as error:
-            self._events.put(machine.Failed(told.number, (), str(error)))
-            return
-        except Exception as error:  # a defect, and no reason to wait for ever
+            outcomes = self._ringed.crew.map(partial(self._pull_table, told), list(self._ringed.layouts))
+        except Exception as error:  # a defect too is no reason to wait for ever
+            self._cancel(told.number)  # its other tables
             self._events.put(machine.Failed(told.number, (), f"{type(error).__name__}: {error}"))
-            raise
+            if not isinstance(error, Unreachable | HoldfastError):
+                traceback.print_exc(file=sys.stderr)
+            return
         pieces = tuple(sorted(set[PieceName].intersection(*(one.pieces for one in outcomes))))
         lost = tuple(sorted(set[str]().union(*(one.lost for one in outcomes))))
         self._events.put(machine.Came(told.number, pieces))
@@ -141,18 +144,20 @@ class Gatherer:
         addresses = {name: address.location for name, address in self._addresses.items()}
         if branch.at == ringed.me:
             outcome = Outcome()
-            for chunk in stream(ringed, branch, versions, table, addresses, outcome):
-                self._fill(chunk, versions[chunk.slice], table)
+            for chunk in stream(ringed, branch, versions, table, addresses, outcome, ordered=False):
+                self._fill(chunk, versions[chunk.slice], table, ringed.meters.loose)
             return outcome
-        pull = Pull(ringed, ringed.client(self._addresses[branch.at]), branch, versions, table, addresses)
+        client, ordered = ringed.client(self._addresses[branch.at]), bool(branch.branches)
+        pull = Pull(ringed, client, branch, versions, table, addresses, ordered)
         with self._lock:
             self._pulls.setdefault(told.number, []).append(pull)
             cancelled = self._over or told.number in self._cancelled
         if cancelled:
             raise Unreachable(f"{branch.at}: given up")
+        rate = ringed.meters.build if ordered else ringed.meters.loose
         for chunk in pull.chunks():
-            self._gathered.nbytes += chunk.rows.nbytes
-            self._fill(chunk, versions[chunk.slice], table)
+            self._gathered.nbytes += chunk.nbytes
+            self._fill(chunk, versions[chunk.slice], table, rate)
         return pull.outcome
 
     def _cancel(self, number: int) -> None:
@@ -164,7 +169,7 @@ class Gatherer:
 
     # --- loading ------------------------------------------------------------------------------------------
 
-    def _fill(self, chunk: Chunk, version: Version, table: str) -> None:
+    def _fill(self, chunk: Chunk, version: Version, table: str, rate: Rate) -> None:
         key = (chunk.slice, version, table)
         with self._lock:
             if key not in self._assemblies:
@@ -172,7 +177,7 @@ class Gatherer:
                 self._assemblies[key] = copies.Assembly(layout, version.epoch, *chunk.shape)
                 self._filling[key] = threading.Lock()
             assembly, lock = self._assemblies[key], self._filling[key]
-        with lock:
+        with lock, working(rate, chunk.nbytes):
             assembly.add(chunk.rows)
 
     def _forget(self, slice_: int, version: Version) -> None:
@@ -183,3 +188,9 @@ class Gatherer:
     def _loaders(self, slice_: int, version: Version) -> dict[str, copies.Loader]:
         with self._lock:
             return {table: self._assemblies.pop((slice_, version, table)).loader() for table in self._ringed.layouts}
+
+
+def answer_of(peer: str, told: Mapping[str, Any], slices: Collection[int]) -> machine.Answered:
+    """What a container has told about itself (``RingedJob.holding``), as far as it is about these slices."""
+    held = tuple(one for one in held_of(told["held"]) if one.piece.slice in slices)
+    return machine.Answered(peer, held, upload=told["upload"], merge=told["merge"])

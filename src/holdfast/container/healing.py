@@ -1,10 +1,11 @@
 """A container's part when another one is lost: without the master, from the neighbours' heartbeats to a slice that is
 ready (SR3 §3.4; DESIGN, "Ring recovery").
 
-Everyone who hears of the loss asks its neighbours which slices the lost one had, deals them out by the same rule as
-all others do, and gathers its own share. What was gathered is brought to the last committed epoch by the log and kept
-as a backup of that epoch: **ready**, and nobody's, until the master's routing table names its owner. The master may be
-asleep meanwhile. Once awake it asks everyone, and what nobody has is restored from the store.
+Which slices the lost one had, and who holds which pieces of them, one asks for all: the live container nearest to the
+lost one, whom the others ask for its report; if it does not answer, each asks everyone. With the report each deals the
+slices out by the same rule and gathers its own share. What was gathered is brought to the last committed epoch by the
+log and kept as a backup of that epoch: **ready**, and nobody's, until the master's routing table names its owner. The
+master may be asleep meanwhile. Once awake it asks everyone, and what nobody has is restored from the store.
 """
 
 from __future__ import annotations
@@ -14,28 +15,60 @@ import threading
 import time
 import traceback
 from collections.abc import Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from typing import Any
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from holdfast.container.client import Address, Unreachable
-from holdfast.container.gathering import Gathered, Gatherer
+from holdfast.container.gathering import Gathered, Gatherer, answer_of
+from holdfast.container.meters import known
 from holdfast.container.reviving import Revived
 from holdfast.container.ringed import RingedJob
 from holdfast.errors import ContainerError, HoldfastError
 from holdfast.log.ledger import Ledger
+from holdfast.overlay.ids import distance, id_of
 from holdfast.recovery.choosing import Speeds
-from holdfast.recovery.dealing import deal
+from holdfast.recovery.dealing import at_home, deal
+from holdfast.recovery.gathering import Answered
 from holdfast.recovery.policies import Auto, Structure
 
 ASK_SECONDS = 2.0
+FRESH_SECONDS = 0.5
+"""So long a report serves for others that hear of the same loss."""
 DRILL_SECONDS = 60.0
 
 
+class View(NamedTuple):
+    """Who is around, and who of all that were is dead."""
+
+    around: dict[str, Address]
+    dead: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a container takes upon itself after a look around, and what it was told there."""
+
+    slices: list[int]
+    view: View
+    replacing: frozenset[str]
+    told: Answers
+
+    @property
+    def complete(self) -> bool:
+        return self.told.keys() == self.view.around.keys()
+
+
+Answers = dict[str, dict[str, Any]]
+"""Container → what it says of the dead ones' slices (``Healing.owned``)."""
+
+
 class Healing:
-    def __init__(self, ringed: RingedJob, speeds: Speeds | None = None) -> None:
+    """``store``: bytes a second that come from the store, for all who read at once; 0 if nobody knows."""
+
+    def __init__(self, ringed: RingedJob, store: float = 0.0) -> None:
         self._ringed = ringed
-        self._speeds = speeds or Speeds()
+        self._store = store
         self._lock = threading.Condition()
         self._dead: set[str] = set()
         self._busy: set[int] = set()
@@ -48,6 +81,8 @@ class Healing:
         self._closed = False
         self._gatherers: list[Gatherer] = []
         self._figures: list[dict[str, Any]] = []
+        self._reports: dict[frozenset[str], tuple[float, Future[Answers]]] = {}
+        """Of each loss: since when it is being asked for, and what came of it."""
 
     # --- from the ring, from the master -------------------------------------------------------------------
 
@@ -64,12 +99,13 @@ class Healing:
         for gatherer in gatherers:
             for container in new:
                 gatherer.lost(container)
-        threading.Thread(target=self._heal, args=(dead,), daemon=True, name="holdfast-heal").start()
+        self._ringed.crew.submit(self._heal, dead)
 
     def found(self, container: str) -> None:
         """It is a neighbour again: if it is lost once more, that is a loss of its own. A round that runs goes on."""
         with self._lock:
             self._dead.discard(container)
+            self._reports.clear()
 
     def ready(self, slices: Collection[int], lost: Iterable[str], seconds: float) -> dict[str, Any]:
         """What is ready here of these slices, once this container's share is done; what is beyond the ring, and why."""
@@ -85,6 +121,7 @@ class Healing:
         """Their owner lives, and saves them: what was made ready here for its loss is of no use."""
         with self._lock:
             self._dead.discard(owner)
+            self._reports.clear()
             stale = self._made.intersection(slices)
             self._made -= stale
         if stale:
@@ -101,12 +138,8 @@ class Healing:
                     todo="Ask again later.",
                 )
             self._dead.difference_update(lost)
+            self._reports.clear()
             ringed.terms = replace(ringed.terms, policy=policy)
-            self._speeds = replace(
-                self._speeds,
-                upload=ringed.upload.rate or Speeds.upload,
-                download=ringed.download.rate or Speeds.download,
-            )
         ringed.job.forget(slices)
         ringed.job.backups.drop(slices)
 
@@ -122,11 +155,14 @@ class Healing:
         try:
             tried: set[int] = set()
             while not self._closed:
-                mine, addresses, replacing = self._share(tried, told)
-                if not mine:
+                began = time.monotonic()
+                share = self._share(tried, told)
+                if not share.slices:
                     return
-                self._gather(mine, addresses, replacing)
-                tried.update(mine)  # and look again: others may have been lost meanwhile
+                self._gather(share, began)
+                tried.update(share.slices)
+                if share.complete and share.view == self._view(told):
+                    return  # else look again: others may have been lost meanwhile, or answer now
         except Exception:
             traceback.print_exc(file=sys.stderr)  # the master restores what nobody has ready
         finally:
@@ -134,51 +170,96 @@ class Healing:
                 self._rounds -= 1
                 self._lock.notify_all()
 
-    def _share(self, tried: Collection[int], told: Collection[str]) -> tuple[list[int], dict[str, Address], set[str]]:
-        """The slices that this container shall bring back now, and takes upon itself by that."""
-        ringed = self._ringed
+    def _view(self, told: Collection[str]) -> View:
         with self._lock:
-            dead = self._dead.union(told)
-        around = {name: address for name, address in ringed.around().items() if name not in dead}
-        orphans, there = self._orphans(around, dead)
-        dealt = deal(ringed.job.job, orphans, around)
+            dead = frozenset(self._dead.union(told))
+        return View({name: address for name, address in self._ringed.around().items() if name not in dead}, dead)
+
+    def _share(self, tried: Collection[int], told: Collection[str]) -> Share:
+        """The slices that this container shall bring back now, and takes upon itself by that."""
+        ringed, view = self._ringed, self._view(told)
+        answers = self._ask(view) if tried or ringed.ring.beyond else self._reported(view)
+        orphans = {number for answer in answers.values() for number in answer["slices"]}
+        there = {number for answer in answers.values() for number in answer["here"]}
+        rule = at_home if ringed.ring.beyond else deal
+        dealt = rule(ringed.job.job, orphans, view.around)
         with self._lock:
             wanted = [number for number, name in dealt.items() if name == ringed.me]
             done = there | self._busy | self._beyond.keys() | set(tried)
             mine = [number for number in wanted if number not in done]
             self._busy.update(mine)
-        return mine, around, set(dealt.values()) - {ringed.me}
+        return Share(mine, view, frozenset(dealt.values()) - {ringed.me}, answers)
 
-    def _orphans(self, around: dict[str, Address], dead: Collection[str]) -> tuple[set[int], set[int]]:
-        """Slices whose newest pieces came from the dead; and slices that are active or ready somewhere."""
+    def _reported(self, view: View) -> Answers:
+        ringed, lost = self._ringed, [id_of(name) for name in view.dead]
+        near = min(view.around, key=lambda name: (min(distance(id_of(name), one) for one in lost), name))
+        if near == ringed.me:
+            return self.report(view.dead)
+        try:
+            header = {**ringed.header, "owners": sorted(view.dead)}
+            answer, _ = ringed.client(view.around[near]).call("report", header, timeout=2 * ASK_SECONDS)
+        except (Unreachable, HoldfastError):
+            return self._ask(view)
+        return {name: told for name, told in answer.items() if name in view.around}
+
+    def report(self, dead: Collection[str]) -> Answers:
+        """What everyone around says of these dead ones' slices, asked once for all who want to know it now."""
+        key, now = frozenset(dead), time.monotonic()
+        with self._lock:
+            self._reports = {
+                one: (since, coming) for one, (since, coming) in self._reports.items() if now - since < FRESH_SECONDS
+            }
+            first = key not in self._reports
+            _, coming = self._reports.setdefault(key, (now, Future()))
+        if first:
+            try:
+                coming.set_result(self._ask(self._view(key)))
+            except BaseException as error:
+                coming.set_exception(error)
+        return coming.result()
+
+    def _ask(self, view: View) -> Answers:
+        """What everyone around says of the dead ones' slices; those that do not answer are left out."""
         ringed = self._ringed
 
         def one(peer: Address) -> dict[str, Any] | None:
             if peer.container == ringed.me:
-                return self.owned(dead)
+                return self.owned(view.dead)
             try:
-                header = {**ringed.header, "owners": sorted(dead)}
+                header = {**ringed.header, "owners": sorted(view.dead)}
                 return ringed.client(peer).call("owned", header, timeout=ASK_SECONDS)[0]
             except (Unreachable, HoldfastError):
                 return None
 
-        with ThreadPoolExecutor(max(1, len(around)), thread_name_prefix="holdfast-ask") as pool:
-            answers = [answer for answer in pool.map(one, around.values()) if answer is not None]
-        orphans = {number for answer in answers for number in answer["slices"]}
-        return orphans, {number for answer in answers for number in answer["here"]}
+        answers = zip(view.around, ringed.crew.map(one, list(view.around.values())), strict=True)
+        return {name: answer for name, answer in answers if answer is not None}
 
-    def owned(self, owners: Iterable[str]) -> dict[str, Any]:
-        """The answer: slices of these owners by their newest pieces here, and slices that live here."""
-        job, pieces = self._ringed.job, self._ringed.pieces
-        slices = sorted({number for owner in owners for number in pieces.owned_by(owner)})
+    def owned(self, owners: Collection[str]) -> dict[str, Any]:
+        """The answer: slices whose newest pieces here are of these owners, those pieces, and slices that live here."""
+        job, slices = self._ringed.job, self._ringed.pieces.owned_by(owners)
         active = set.intersection(*(set(stage.slices) for stage in job.stages.values()))
-        return {"slices": slices, "here": sorted(active | job.backups.versions(slices).keys())}
+        here = sorted(active | job.backups.versions(slices).keys())
+        return {"slices": sorted(slices), "here": here, **self._ringed.holding(slices)}
 
-    def _gather(self, mine: list[int], addresses: dict[str, Address], replacing: set[str]) -> None:
-        began = time.monotonic()
-        gatherer = Gatherer(
-            self._ringed, {number: list(addresses) for number in mine}, addresses, replacing, self._speeds
+    @property
+    def _speeds(self) -> Speeds:
+        """What is known of them by now: limits that were given, what was measured; and defaults for the rest."""
+        ringed, usual = self._ringed, Speeds()
+        meters = ringed.meters
+        return Speeds(
+            known(ringed.upload.rate, meters.upload.value) or usual.upload,
+            known(ringed.download.rate, meters.download.value) or usual.download,
+            meters.merge.value or usual.merge,
+            meters.build.value or usual.build,
+            meters.loose.value or usual.loose,
+            store=self._store,
         )
+
+    def _gather(self, share: Share, began: float) -> None:
+        mine, asked = share.slices, time.monotonic()
+        told: list[Answered] = [answer_of(name, answer, set(mine)) for name, answer in share.told.items()]
+        everyone = {number: list(share.view.around) for number in mine}
+        gatherer = Gatherer(self._ringed, everyone, share.view.around, share.replacing, self._speeds, told)
         with self._lock:
             self._gatherers.append(gatherer)
         beyond: dict[int, str] = {}
@@ -192,6 +273,7 @@ class Healing:
                 "bytes": gathered.nbytes,
                 "replayed": replayed,
                 "structure": gathered.structure,
+                "asked": asked - began,
                 "gathered": between - began,
                 "seconds": time.monotonic() - began,
             }

@@ -31,6 +31,9 @@ from holdfast.log.pack import Pack, PackWriter
 from holdfast.log.records import Prepare
 from holdfast.plan.stage import StagePlan
 
+BUFFERED_SECONDS = 0.01
+"""Of its speed a link takes so much at once: what cards and switches buffer."""
+
 
 class HostedJob:
     """One job's slices here, behind the fence of its newest master."""
@@ -56,9 +59,9 @@ class HostedJob:
         self.backups = Backups({name: stage.operator for name, stage in self.stages.items()})
         self.tables = [(name, at) for name, stage in self.stages.items() for at in range(len(stage.operator.layouts))]
         self.loads = Loads()
-        self.upload = Bucket(upload)
+        self.upload = Bucket(upload, BUFFERED_SECONDS)
         """What all that goes to peers passes: copies, pieces, branches."""
-        self.download, self.from_store = Bucket(None), Bucket(None)
+        self.download, self.from_store = Bucket(None, BUFFERED_SECONDS), Bucket(None, BUFFERED_SECONDS)
         """What comes from peers, and what a checkpoint is read through: for experiments with slow links."""
         self._threads = threads
         self._incarnation = 0

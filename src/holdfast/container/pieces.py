@@ -44,6 +44,8 @@ class Content:
     came: int = 0
     """How many parts have come; some have no rows."""
     last: bool = False
+    nbytes: int = 0
+    """Counted as they come: to ask Arrow takes longer than everything else that an answer needs."""
 
     def add(self, number: int, rows: pa.RecordBatch, last: bool) -> bool:
         """False if it is not the next one."""
@@ -53,11 +55,8 @@ class Content:
         self.last = last
         if rows.num_rows:
             self.parts.append(rows)
+            self.nbytes += int(rows.nbytes)
         return True
-
-    @property
-    def nbytes(self) -> int:
-        return sum(int(part.nbytes) for part in self.parts)
 
 
 @dataclass
@@ -191,14 +190,14 @@ class Pieces:
                 for version in piece.versions
             ]
 
-    def owned_by(self, owner: str) -> dict[int, Version]:
-        """The slices whose newest pieces here came from that container, and of which version those are."""
+    def owned_by(self, owners: Collection[str]) -> set[int]:
+        """The slices whose newest pieces here came from those containers."""
         newest: dict[int, tuple[Version, str]] = {}
         with self._lock:
             for name, piece in self._held.items():
                 here = (piece.versions[-1], piece.owner)
                 newest[name.slice] = max(here, newest.get(name.slice, here))
-        return {slice_: version for slice_, (version, from_) in newest.items() if from_ == owner}
+        return {slice_ for slice_, (_, owner) in newest.items() if owner in owners}
 
     def rows(self, name: PieceName, version: Version, table: str) -> tuple[Shape, pa.RecordBatch] | None:
         """The piece's rows of a table at that version, deltas collapsed; None if it is not here (any more)."""
@@ -249,5 +248,7 @@ def _folded(layers: list[Layer]) -> Layer:
     for table, content in last.tables.items():
         parts = _parts([layer.tables[table] for layer in layers])
         rows = [collapsed(parts)] if parts else []
-        folded.tables[table] = Content(content.shape, True, rows, last=True)
+        folded.tables[table] = Content(
+            content.shape, True, rows, last=True, nbytes=sum(int(one.nbytes) for one in rows)
+        )
     return folded

@@ -1,18 +1,20 @@
 """One node's duty in a recovery: its own pieces, merged with the streams of its branches, sent on (SR3 §3.4-3.6).
 
 Pulled, never pushed: whoever waits for a branch sees it fail. A stream is one table of one branch, slice by slice; a
-slice's rows leave in the order of slots, deltas collapsed, chunk by chunk while the branches below still send. Its last
-chunk says which pieces were in it and who below could not be reached.
+slice's rows leave in the order of slots, deltas collapsed, chunk by chunk while the branches below still send. Where
+nobody merges them any more, the replacing node puts them in their places in whatever order they come: then a node sends
+its pieces as they are. The last chunk says which pieces were in it and who below could not be reached.
 """
 
 from __future__ import annotations
 
 import queue
-import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future, InvalidStateError
+from concurrent.futures import CancelledError, Future, InvalidStateError, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -21,13 +23,15 @@ import pyarrow.flight as flight
 from holdfast import faults
 from holdfast.container import wire
 from holdfast.container.client import Address, Client, Unreachable
+from holdfast.container.meters import Rate
 from holdfast.container.pieces import Shape
 from holdfast.container.ringed import RingedJob
 from holdfast.errors import HoldfastError
 from holdfast.recovery.plans import Branch
 from holdfast.safety.shards import PieceName, Version
 from holdfast.state import copies
-from holdfast.state.merging import chunks, merged
+from holdfast.state.merging import chunks, loose, merged
+from holdfast.state.table import Layout
 
 AHEAD = 4
 """Chunks that wait at an inner node for each of its branches."""
@@ -42,6 +46,7 @@ class Chunk(NamedTuple):
     slice: int
     shape: Shape
     rows: pa.RecordBatch
+    nbytes: int
 
 
 @dataclass
@@ -69,15 +74,34 @@ def branch_of(plain: Mapping[str, Any]) -> Branch:
 def provide(ringed: RingedJob, header: Mapping[str, Any]) -> Iterator[tuple[pa.RecordBatch, bytes]]:
     """The answer to a pull, as Flight wants it, at the pace that this container may send."""
     versions = {int(number): Version(*version) for number, version in header["versions"].items()}
-    outcome = Outcome()
-    for chunk in stream(ringed, branch_of(header["branch"]), versions, header["table"], header["addresses"], outcome):
-        ringed.upload.take(chunk.rows.nbytes, lambda: None)
-        about = {"slice": chunk.slice, "rows": chunk.shape.rows, "purged_at": chunk.shape.purged_at}
-        yield chunk.rows, wire.pack(about)
-        faults.place("container", "mid-branch", versions[chunk.slice].epoch)
-    empty = pa.RecordBatch.from_pylist([], copies.schema(ringed.layouts[header["table"]]))
-    done = {"pieces": [list(piece) for piece in sorted(outcome.pieces)], "lost": sorted(outcome.lost)}
-    yield empty, wire.pack(done)
+    branch, table, outcome = branch_of(header["branch"]), header["table"], Outcome()
+    coming = stream(ringed, branch, versions, table, header["addresses"], outcome, header["ordered"])
+    # Without branches the next chunk is there at once; else it may take its time, and this one does not wait for it.
+    for chunk, last in _ending(coming, ahead=not branch.branches):
+        about: dict[str, Any] = (
+            {"slice": chunk.slice, "shape": list(chunk.shape), "nbytes": chunk.nbytes} if chunk else {}
+        )
+        if last:
+            about |= {"pieces": [list(piece) for piece in sorted(outcome.pieces)], "lost": sorted(outcome.lost)}
+        nbytes = chunk.nbytes if chunk else 0
+        with ringed.meters.upload.under_way(nbytes):
+            ringed.upload.take(nbytes, lambda: None)
+            yield chunk.rows if chunk else _nothing(ringed.layouts[table]), wire.pack(about)
+        if chunk:
+            faults.place("container", "mid-branch", versions[chunk.slice].epoch)
+
+
+def _ending(coming: Iterator[Chunk], ahead: bool) -> Iterator[tuple[Chunk | None, bool]]:
+    """Each chunk, and whether it is the last; looking ahead, or by one more without rows in the end."""
+    before: Chunk | None = None
+    for chunk in coming:
+        if not ahead:
+            yield chunk, False
+            continue
+        if before:
+            yield before, False
+        before = chunk
+    yield before, True
 
 
 class Pull:
@@ -91,6 +115,7 @@ class Pull:
         versions: Versions,
         table: str,
         addresses: Mapping[str, str],
+        ordered: bool = True,
     ) -> None:
         self.outcome = Outcome()
         self._ringed, self._client, self._at = ringed, client, branch.at
@@ -100,6 +125,7 @@ class Pull:
             "branch": to_plain(branch),
             "versions": {number: list(versions[number]) for number in {piece.slice for piece in branch.all_pieces()}},
             "table": table,
+            "ordered": ordered,
             "addresses": {name: addresses[name] for one in branch.branches for name in one.nodes()},
         }
         self._opened: Future[flight.FlightStreamReader] = Future()
@@ -111,17 +137,24 @@ class Pull:
         self._reader = reader = self._open()
         if self._cancelled:
             reader.cancel()
-        for about, rows in self._client.read(reader):
+        coming, flow = self._client.read(reader), self._ringed.meters.download
+        while True:
+            with flow.under_way():
+                about, rows = next(coming, ({}, None))
+                nbytes = about.get("nbytes", 0)
+                self._ringed.download.take(nbytes, lambda: None)
+                flow.moved(nbytes)
+            if rows is None:
+                raise Unreachable(f"{self._at}: its stream ended before its end")
+            if "slice" in about:
+                yield Chunk(about["slice"], Shape(*about["shape"]), rows, nbytes)
             if "pieces" in about:
                 self.outcome = Outcome({PieceName(*piece) for piece in about["pieces"]}, set(about["lost"]))
                 return
-            self._ringed.download.take(rows.nbytes, lambda: None)
-            yield Chunk(about["slice"], Shape(about["rows"], about["purged_at"]), rows)
-        raise Unreachable(f"{self._at}: its stream ended before its end")
 
     def _open(self) -> flight.FlightStreamReader:
         """A call that has no first answer yet cannot be cancelled: so it has a thread of its own, to be left behind."""
-        threading.Thread(target=self._begin, daemon=True, name=f"holdfast-open-{self._at}").start()
+        self._ringed.crew.submit(self._begin)
         try:
             return self._opened.result(OPEN_SECONDS)
         except TimeoutError:
@@ -157,13 +190,14 @@ def stream(
     table: str,
     addresses: Mapping[str, str],
     outcome: Outcome,
+    ordered: bool = True,
 ) -> Iterator[Chunk]:
-    """One table of a branch that begins here: slices in order, each one's rows in the order of slots."""
+    """One table of a branch that begins here: slices in order, each one's rows in the order of slots if ``ordered``."""
     below = [_Below(ringed, one, versions, table, addresses) for one in branch.branches]
     try:
         for number in sorted({piece.slice for piece in branch.all_pieces()}):
             own = [piece for piece in branch.pieces if piece.slice == number]
-            yield from _slice(ringed, number, own, versions[number], table, below, outcome)
+            yield from _slice(ringed, number, own, versions[number], table, below, outcome, ordered)
         for one in below:
             outcome.add(one.finish())
     finally:
@@ -179,29 +213,56 @@ def _slice(
     table: str,
     below: Sequence[_Below],
     outcome: Outcome,
+    ordered: bool,
 ) -> Iterator[Chunk]:
     shape: Shape | None = None
-    streams: list[Iterator[pa.RecordBatch]] = []
+    mine: list[pa.RecordBatch] = []
     for piece in own:
         found = ringed.pieces.rows(piece, version, table)
         if found is not None:
             shape, rows = found
-            streams.append(chunks(rows))
+            mine.append(rows)
             outcome.pieces.add(piece)
     for one in below:
         shape = one.shape(number) or shape
-        streams.append(one.rows(number))
     if shape is None:
         return
     told = False
-    for rows in merged(streams):
-        yield Chunk(number, shape, rows)
+    if ordered:
+        streams = [*map(chunks, mine), *(one.rows(number) for one in below)]
+        coming = _measured(merged(streams), ringed.layouts[table])
+        if below:
+            coming = _metered(coming, ringed.meters.merge)
+    else:
+        assert not below, "what comes from below is in order"
+        coming = _measured(loose(mine), ringed.layouts[table])
+    for rows, nbytes in coming:
+        yield Chunk(number, shape, rows, nbytes)
         told = True
     if not told:
-        yield Chunk(number, shape, pa.RecordBatch.from_pylist([], copies.schema(ringed.layouts[table])))
+        yield Chunk(number, shape, _nothing(ringed.layouts[table]), 0)
 
 
-class _Below(threading.Thread):
+def _measured(coming: Iterator[pa.RecordBatch], layout: Layout) -> Iterator[tuple[pa.RecordBatch, int]]:
+    width = copies.width(layout)
+    for rows in coming:
+        yield rows, rows.num_rows * width if width else int(rows.nbytes)
+
+
+def _metered(coming: Iterator[tuple[pa.RecordBatch, int]], rate: Rate) -> Iterator[tuple[pa.RecordBatch, int]]:
+    began = time.thread_time()
+    for rows, nbytes in coming:
+        rate.note(nbytes, time.thread_time() - began)
+        yield rows, nbytes
+        began = time.thread_time()
+
+
+@lru_cache
+def _nothing(layout: Layout) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], copies.schema(layout))
+
+
+class _Below:
     """A branch at another node, read ahead by a few chunks, handed on one slice at a time.
 
     When it breaks it has no more rows, and names who was lost. Rows of it that have gone on by then are right, but its
@@ -211,7 +272,6 @@ class _Below(threading.Thread):
     def __init__(
         self, ringed: RingedJob, branch: Branch, versions: Versions, table: str, addresses: Mapping[str, str]
     ) -> None:
-        super().__init__(name=f"holdfast-branch-{branch.at}", daemon=True)
         self._branch = branch
         self._outcome = Outcome()
         client = ringed.client(Address(branch.at, addresses[branch.at]))
@@ -219,9 +279,9 @@ class _Below(threading.Thread):
         self._ahead: queue.Queue[Chunk | None] = queue.Queue(AHEAD)
         self._next: Chunk | None = None
         self._begun = self._over = False
-        self.start()
+        self._done = ringed.crew.submit(self._read)
 
-    def run(self) -> None:
+    def _read(self) -> None:
         try:
             for chunk in self._pull.chunks():
                 self._put(chunk)
@@ -243,13 +303,13 @@ class _Below(threading.Thread):
     def finish(self) -> Outcome:
         while self._peek() is not None:
             self._begun = False
-        self.join()
+        self._done.result()
         return self._outcome
 
     def close(self) -> None:
         self._over = True
         self._pull.cancel()
-        self.join()
+        wait([self._done])
 
     def _peek(self) -> Chunk | None:
         if not self._begun:

@@ -106,6 +106,11 @@ class Ring:
         """The leaves, as of the last change."""
         return self._neighbours
 
+    @property
+    def beyond(self) -> bool:
+        """There may be containers that are no leaves of this one."""
+        return self._full
+
     def leaf(self, key: int) -> tuple[Address, ...]:
         """The containers around a key, the nearest first: leaf(key), this one included where it is one of them."""
         around: Sequence[Address] = (self.me, *self._neighbours)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.container.client import Address, Client
+from holdfast.container.crew import Crew
 from holdfast.container.hosting import HostedJob
+from holdfast.container.meters import Meters, known
 from holdfast.container.pieces import Pieces
 from holdfast.container.ring import Ring
 from holdfast.container.slices import table_name
@@ -42,6 +44,8 @@ class RingedJob:
             table_name(stage, at): job.stages[stage].operator.layouts[at] for stage, at in job.tables
         }
         self.pieces = Pieces(self.layouts)
+        self.meters = Meters()
+        self.crew = Crew("holdfast-ringed")
         self._token = token
         self._lock = threading.Lock()
         self._clients: dict[Address, Client] = {}
@@ -67,6 +71,13 @@ class RingedJob:
             clients, self._clients = self._clients, {}
         for client in clients.values():
             client.close()
+        self.crew.close()
+
+    def holding(self, slices: Collection[int]) -> dict[str, Any]:
+        """What this container tells those who may need it: its pieces of these slices, and how fast it is."""
+        held = [[list(one.piece), list(one.version), one.nbytes] for one in self.pieces.inventory(slices)]
+        upload = known(self.upload.rate, self.meters.upload.value)
+        return {"held": held, "upload": upload, "merge": self.meters.merge.value}
 
     def leaf(self, slice_: int) -> tuple[Address, ...]:
         """The containers that may hold pieces of a slice, the nearest to its key first."""

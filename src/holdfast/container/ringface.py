@@ -23,7 +23,6 @@ from holdfast.container.ring import Ring, RingTerms
 from holdfast.container.ringed import RingedJob, Terms
 from holdfast.container.saving import save
 from holdfast.errors import ContainerError
-from holdfast.recovery.choosing import Speeds
 from holdfast.safety.shards import PieceName, Version
 from holdfast.state import copies
 
@@ -44,8 +43,9 @@ class RingFace:
             "ring": self._letter,
             "leaves": self._leaves,
             "meet": self._meet,
-            "pieces": self._pieces,
+            "pieces": lambda header, _: (self._job(header)[0].holding(set(header["slices"])), []),
             "owned": lambda header, _: (self._job(header)[1].owned(header["owners"]), []),
+            "report": lambda header, _: (self._job(header)[1].report(header["owners"]), []),
             "drop-pieces": self._drop,
             "save": self._save,
             "gather": self._gather,
@@ -62,7 +62,7 @@ class RingFace:
                 self._ring = Ring(me, self._token, RingTerms.from_dict(wanted["terms"]), self._lost, self._found)
             if job.job not in self._jobs:
                 ringed = RingedJob(job, header["incarnation"], self._ring, Terms.from_dict(wanted), self._token)
-                self._jobs[job.job] = ringed, Healing(ringed, _speeds(job, wanted.get("store", 0.0)))
+                self._jobs[job.job] = ringed, Healing(ringed, wanted.get("store", 0.0))
         self._ring.meet(Address(*one) for one in wanted["contacts"])
 
     def close(self) -> None:
@@ -113,14 +113,6 @@ class RingFace:
             ring.meet(contacts)
         return {}, []
 
-    def _pieces(self, header: Headers, _: list[memoryview]) -> Answer:
-        ringed, _healing = self._job(header)
-        held = ringed.pieces.inventory(set(header["slices"]))
-        return {
-            "held": [[list(one.piece), list(one.version), one.nbytes] for one in held],
-            "upload": ringed.upload.rate,
-        }, []
-
     def _drop(self, header: Headers, _: list[memoryview]) -> Answer:
         kept = {PieceName(*piece) for piece in header["kept"]}
         self._job(header)[0].pieces.drop(header["slices"], Version(*header["version"]), kept)
@@ -170,9 +162,3 @@ class RingFace:
                 todo="Start it with safety=hf.Shards(…).",
             )
         return found
-
-
-def _speeds(job: HostedJob, store: float) -> Speeds:
-    """What is known of them: the limits that were given; ``Speeds`` has what was measured for the rest."""
-    known = Speeds()
-    return Speeds(job.upload.rate or known.upload, job.download.rate or known.download, store=store)

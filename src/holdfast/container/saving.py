@@ -14,7 +14,6 @@ import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -108,10 +107,7 @@ def ask(ringed: RingedJob, peers: Mapping[str, Address], slices: Collection[int]
             return peer.container, None
         return peer.container, held_of(answer["held"])
 
-    if not peers:
-        return {}
-    with ThreadPoolExecutor(min(len(peers), 32), thread_name_prefix="holdfast-ask") as pool:
-        return {name: held for name, held in pool.map(one, peers.values()) if held is not None}
+    return {name: held for name, held in ringed.crew.map(one, list(peers.values())) if held is not None}
 
 
 def held_of(plain: Iterable[Sequence[Any]]) -> tuple[Held, ...]:
@@ -309,15 +305,17 @@ class Sender(threading.Thread):
         about: dict[str, Any],
         rows: pa.RecordBatch,
     ) -> None:
-        for bucket in (self._bucket, self._ringed.upload):
-            bucket.take(rows.nbytes, self._get_on)
+        nbytes = int(rows.nbytes)
+        self._bucket.take(nbytes, self._get_on)
         if table not in streams:
             header = {"kind": "pieces", "saving": self._saving, "owner": self._ringed.me, "table": table}
             schema = rows.schema.remove_metadata()
             streams[table] = client.push({**self._ringed.header, **header}, schema, STREAM_SECONDS)
-        streams[table].write_with_metadata(rows, wire.pack({**about, "version": list(self._version)}))
+        with self._ringed.meters.upload.under_way(nbytes):
+            self._ringed.upload.take(nbytes, self._get_on)
+            streams[table].write_with_metadata(rows, wire.pack({**about, "version": list(self._version)}))
         faults.place("container", "mid-save", self._version.epoch)
-        self.nbytes += rows.nbytes
+        self.nbytes += nbytes
         self.rows += rows.num_rows
         self._get_on()
 

@@ -1,9 +1,10 @@
 """Which structure to recover by: SR3's decision tree (§3.7, Fig. 7), and a cost model fed with measured speeds.
 
 The model looks at the very plans that would be carried out. A plan streams, so it takes as long as its busiest link or
-core has to work, and a little for every layer until the first chunk has come through. That knows nothing of other
-traffic, which is why speeds are measured and not read off a data sheet; and it is enough to see that with one replacing
-node nothing beats the bytes over its download, unless merging them there is slower than that.
+core has to work, and a little for every layer until the first chunk has come through. Whoever replaces and provides
+does both with one core and one link. That knows nothing of other traffic, which is why speeds are measured and not read
+off a data sheet; and it is enough to see that with one replacing node nothing beats the bytes over its download, unless
+merging them there is slower than that.
 """
 
 from __future__ import annotations
@@ -22,11 +23,16 @@ SMALL = 32 << 20
 """Bytes below which a star is the fastest (§5.2)."""
 PLENTIFUL = 62.5e6
 """Bytes a second from which on bandwidth is no bottleneck: between the paper's 100 Mb/s and its Gigabit Ethernet."""
+GOOD_ENOUGH = 1.1
+"""Times what no plan can beat: whatever comes so near is taken, and the others are not even planned."""
 
 
 @dataclass(frozen=True)
 class Speeds:
-    """Measured, in bytes a second, seconds and bytes. The defaults are Gigabit Ethernet and one idle core."""
+    """The replacing node's, in bytes a second, seconds and bytes, and for others as far as they do not say.
+
+    The defaults, until something was measured, are Gigabit Ethernet and one idle core.
+    """
 
     upload: float = 125e6
     download: float = 125e6
@@ -103,11 +109,34 @@ def settle(
         )
         assert chosen is not None, "pieces are state"
         return chosen
-    costs: dict[Structure | Store, float] = {
-        structure: predicted(structure, sources, speeds, replacing) for structure in candidates()
-    }
-    costs[Store()] = predicted_store(nbytes, speeds, replacing)
+    costs: dict[Structure | Store, float] = {Store(): predicted_store(nbytes, speeds, replacing)}
+    enough = GOOD_ENOUGH * _least(sources, speeds, replacing)
+    for structure in candidates():
+        costs[structure] = predicted(structure, sources, speeds, replacing)
+        if costs[structure] <= min(enough, costs[Store()]):
+            return structure
     return min(costs, key=lambda one: costs[one])
+
+
+def _least(sources: Sources, speeds: Speeds, replacing: int) -> float:
+    """Seconds that no plan can beat: what is not here must leave others, come here and be built, through one layer."""
+    nbytes = come = 0.0
+    uploads: dict[str, float] = {}
+    for piece, holders in sources.holders.items():
+        size = sources.nbytes.get(piece, 0)
+        nbytes += size
+        if sources.here not in holders:
+            come += size
+            uploads.update((one, _upload(one, sources, speeds)) for one in holders)
+    if not come:
+        return nbytes / speeds.loose
+    links = max(come / speeds.download, replacing * come / sum(uploads.values()))
+    return max(links, nbytes / max(speeds.build, speeds.loose)) + _filling(speeds)
+
+
+def _filling(speeds: Speeds) -> float:
+    """Until the first chunk has come through a layer."""
+    return speeds.latency + speeds.chunk / min(speeds.upload, speeds.download) + speeds.chunk / speeds.merge
 
 
 def _seconds(plan: Plan, structure: Structure, sources: Sources, speeds: Speeds, replacing: int) -> float:
@@ -118,8 +147,11 @@ def _seconds(plan: Plan, structure: Structure, sources: Sources, speeds: Speeds,
     for branch in plan:
         nbytes = _carried(branch, sources, speeds, replacing, work)
         come += nbytes if branch.at != sources.here else 0.0
-        work["here", "build"] += nbytes / (speeds.build if branch.branches else speeds.loose)
+        work["here", "core"] += nbytes / (speeds.build if branch.branches else speeds.loose)
     work["here", "down"] = come / speeds.download
+    for other in sources.replacing:
+        for what in ("core", "down"):
+            work[other, what] += work["here", what]
     streaming = max(work.values(), default=0.0)
     rounds = 1
     if isinstance(structure, Star) and len(remote) > structure.fanout:
@@ -128,8 +160,7 @@ def _seconds(plan: Plan, structure: Structure, sources: Sources, speeds: Speeds,
         alone = sum(_size(branch, sources) / _upload(branch.at, sources, speeds) for branch in remote)
         streaming = max(streaming, alone * replacing / structure.fanout)
     layers = max((branch.depth for branch in remote), default=0)
-    each = speeds.latency + speeds.chunk / min(speeds.upload, speeds.download) + speeds.chunk / speeds.merge
-    return streaming + layers * each + (rounds - 1) * speeds.latency
+    return streaming + layers * _filling(speeds) + (rounds - 1) * speeds.latency
 
 
 def _carried(
@@ -142,7 +173,7 @@ def _carried(
         work[branch.at, "up"] += replacing * nbytes / _upload(branch.at, sources, speeds)
     if branch.branches:
         work[branch.at, "down"] += replacing * below / speeds.download
-        work[branch.at, "merge"] += replacing * nbytes / speeds.merge
+        work[branch.at, "core"] += replacing * nbytes / (sources.merges.get(branch.at) or speeds.merge)
     return nbytes
 
 

@@ -1,9 +1,10 @@
 """The replacing node's machine: from "these slices are lost" to "here they are", or to "the store must help".
 
-It asks who holds what, takes for every slice the newest version of which each piece has a live holder, plans, pulls.
-When a holder is lost on the way only what is still missing is planned anew; what has come is never asked for again. If
-a version cannot be completed any more, what came of it is dropped and the newest that can takes its place: pieces of
-two versions never meet. Every failure takes a holder or a claim away, so it always ends.
+It asks who holds what, unless it was told enough to begin with; takes for every slice the newest version of which each
+piece has a live holder, plans, pulls. When a holder is lost on the way only what is still missing is planned anew; what
+has come is never asked for again. If a version cannot be completed any more, what came of it is dropped and the newest
+that can takes its place: pieces of two versions never meet. Every failure takes a holder or a claim away, so it always
+ends.
 
 Events in, instructions out; no clock. Its shell asks, pulls and loads, and says when waiting for answers is over.
 """
@@ -12,9 +13,8 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
-from zlib import crc32
 
 from holdfast.recovery.choosing import Speeds, settle
 from holdfast.recovery.plans import Branch, Sources
@@ -22,11 +22,6 @@ from holdfast.recovery.policies import Auto, Star, Store, Structure
 from holdfast.safety.shards import Cut, Held, PieceName, Version, choose
 
 # ---------------------------------------------------------------------------------------------------------- events
-
-
-@dataclass(frozen=True)
-class Begin:
-    """Once, first."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +34,15 @@ class Answered:
     """Bytes that it has to send already."""
     upload: float = 0.0
     """Bytes a second, 0 if it does not know."""
+    merge: float = 0.0
+    """Likewise."""
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Once, first. If what is known by now makes a version whole, nobody is asked for more."""
+
+    known: tuple[Answered, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -178,7 +182,8 @@ class Gathering:
         self.slices = {number: Slice(number, cut.pieces(number)) for number in sorted(asked)}
         self.structure: Structure | Store | None = None
         """What was chosen, once it is."""
-        self._asked = {number: frozenset(peers) for number, peers in asked.items()}
+        self._may_hold = {number: frozenset(peers) for number, peers in asked.items()}
+        self._asked = False
         self._waiting: set[str] = set()
         self._lost: set[str] = set()
         self._answers: dict[str, Answered] = {}
@@ -202,10 +207,9 @@ class Gathering:
 
     @_on.register
     def _(self, event: Begin) -> None:
-        self._waiting = {peer for peers in self._asked.values() for peer in peers}
-        for peer in sorted(self._waiting):
-            slices = tuple(number for number, peers in sorted(self._asked.items()) if peer in peers)
-            self._out.append(Ask(peer, slices))
+        self._answers = {answer.peer: answer for answer in event.known}
+        if not event.known:
+            self._ask()
         self._plan_if_known()
 
     @_on.register
@@ -278,7 +282,7 @@ class Gathering:
         answer = self._answers.get(peer)
         if answer is not None and pieces:
             left = tuple(held for held in answer.held if held.piece not in pieces)
-            self._answers[peer] = Answered(peer, left, answer.load, answer.upload)
+            self._answers[peer] = replace(answer, held=left)
 
     def _lose(self, peers: Iterable[str]) -> None:
         for peer in peers:
@@ -292,6 +296,13 @@ class Gathering:
 
     # ------------------------------------------------------------------------------------------------------- planning
 
+    def _ask(self) -> None:
+        self._asked = True
+        self._waiting = {peer for peers in self._may_hold.values() for peer in peers} - self._lost
+        for peer in sorted(self._waiting):
+            slices = tuple(number for number, peers in sorted(self._may_hold.items()) if peer in peers)
+            self._out.append(Ask(peer, slices))
+
     def _plan_if_known(self) -> None:
         if not self._waiting:
             self._plan()
@@ -303,7 +314,8 @@ class Gathering:
         under_way = {
             piece for pull in self._pulls.values() for piece in pull.branch.all_pieces() if self._wants(pull, piece)
         }
-        wanted = {piece for one in self.slices.values() if not one.over for piece in one.missing} - under_way
+        chosen = [one for one in self.slices.values() if not one.over and one.version is not None]
+        wanted = {piece for one in chosen for piece in one.missing} - under_way
         self._queue.clear()
         if wanted:
             self._queue.extend(self._planned(wanted))
@@ -319,7 +331,9 @@ class Gathering:
                 self._out.append(Drop(one.number, one.version))
                 one.got.clear()
             one.version = version
-            if version is None:
+            if version is None and not self._asked:
+                self._ask()  # what was known at the beginning need not be all there is
+            if version is None and not self._waiting:
                 self._beyond(one, "No version is whole among the containers that answered.")
 
     def _claims(self) -> defaultdict[int, defaultdict[str, list[Held]]]:
@@ -355,10 +369,11 @@ class Gathering:
         sources = Sources(
             holders,
             nbytes,
-            {peer: answer.upload for peer, answer in self._answers.items() if answer.upload},
+            _alike({peer: answer.upload for peer, answer in self._answers.items() if answer.upload}),
             {peer: answer.load for peer, answer in self._answers.items()},
             self.here,
             self.replacing,
+            {peer: answer.merge for peer, answer in self._answers.items() if answer.merge},
         )
         if self.structure is None:
             self.structure = settle(self.policy, sources, self.speeds, 1 + len(self.replacing))
@@ -370,7 +385,7 @@ class Gathering:
         # Those who plan apart shall not all begin with the same provider.
         return sorted(
             self.structure.plan(sources),
-            key=lambda branch: (branch.at != self.here, crc32(f"{self.here}/{branch.at}".encode())),
+            key=lambda branch: (branch.at != self.here, sources.lot(branch.at)),
         )
 
     def _pull(self) -> None:
@@ -385,3 +400,9 @@ class Gathering:
             versions = tuple((number, version) for number in numbers if (version := self.slices[number].version))
             self._pulls[self._made] = Pull(self._made, branch, versions)
             self._out.append(self._pulls[self._made])
+
+
+def _alike(uploads: Mapping[str, float]) -> dict[str, float]:
+    """What is measured differs from one time to the next: half as fast as the best is as good as the best."""
+    best = max(uploads.values(), default=0.0)
+    return {peer: best if rate >= best / 2 else rate for peer, rate in uploads.items()}

@@ -6,6 +6,8 @@ that a failure is seen by whoever waits for it, and nobody has to be told to sto
 once: a container that was lost had many, and a request for each piece of each would cost more than the bytes.
 
 All three deal out the pieces with the fewest live holders first. What the replacing node holds itself is never sent.
+Several nodes replace at once and plan apart: where holders are equally good a lot decides that is another for each of
+them, or all would have the same one send everything.
 """
 
 from __future__ import annotations
@@ -63,9 +65,15 @@ class Sources:
     """The replacing node."""
     replacing: Collection[str] = ()
     """Others that replace too: they have enough to do, and do not merge for this one if somebody else can."""
+    merges: Mapping[str, float] = field(default_factory=dict)
+    """How fast each container merges, in bytes a second, where that is known."""
 
     def upload(self, container: str) -> float:
         return self.uploads.get(container) or max(self.uploads.values(), default=1.0)
+
+    def lot(self, container: str) -> tuple[int, str]:
+        """Tells equals apart, differently at every replacing node."""
+        return crc32(f"{self.here}/{container}".encode()), container
 
     def scarcest_first(self) -> list[PieceName]:
         return sorted(self.holders, key=lambda piece: (len(self.holders[piece]), piece))
@@ -97,7 +105,7 @@ def line(sources: Sources, length: int) -> Plan:
         covered = [piece for piece in rest if not members.isdisjoint(sources.holders[piece])]
         for piece in covered:
             dealt.give(piece, members.intersection(sources.holders[piece]))
-        ordered = sorted(dealt.by_node(), key=lambda one: (sources.upload(one[0]), one[0]))
+        ordered = sorted(dealt.by_node(), key=lambda one: (sources.upload(one[0]), sources.lot(one[0])))
         dealt.given.clear()
         lines.append(_chain(ordered))
         taken = set(covered)
@@ -171,8 +179,8 @@ def _cover(pieces: Sequence[PieceName], sources: Sources, length: int) -> list[s
         for container in sources.holders[piece]:
             holding[container].add(piece)
 
-    def rank(container: str, count: int) -> tuple[float, float, str]:
-        return -count, -sources.upload(container), container
+    def rank(container: str, count: int) -> tuple[float, float, tuple[int, str]]:
+        return -count, -sources.upload(container), sources.lot(container)
 
     missing = set(pieces)
     chosen: list[str] = []
@@ -205,7 +213,9 @@ def _reconstructing(dealt: _Dealt) -> list[Branch]:
     count: defaultdict[str, int] = defaultdict(int)
     place: dict[tuple[int, int], str] = {}
     for shard in sorted(shards):
-        place[shard] = min(shards[shard], key=lambda at: (at in dealt.sources.replacing, count[at], at))
+        place[shard] = min(
+            shards[shard], key=lambda at: (at in dealt.sources.replacing, count[at], dealt.sources.lot(at))
+        )
         count[place[shard]] += 1
     for piece, at in sorted(giver.items()):
         duties[place[piece.slice, piece.shard]][at].append(piece)
@@ -221,5 +231,5 @@ def _reconstructing(dealt: _Dealt) -> list[Branch]:
 
 def _headed(group: Sequence[Branch], sources: Sources) -> Branch:
     """The member with the most upload merges for all, if possible one that does not replace."""
-    head = min(group, key=lambda one: (one.at in sources.replacing, -sources.upload(one.at), one.at))
+    head = min(group, key=lambda one: (one.at in sources.replacing, -sources.upload(one.at), sources.lot(one.at)))
     return Branch(head.at, head.pieces, (*head.branches, *(one for one in group if one is not head)))

@@ -70,6 +70,14 @@ def schema(layout: Layout) -> pa.Schema:
     return pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields])
 
 
+@lru_cache
+def width(layout: Layout) -> int | None:
+    """Bytes of a row, where all rows have as many. Arrow's own count of a batch's bytes takes 50 µs."""
+    if layout.tail or any(column.spans for column in layout.columns):
+        return None
+    return sum(int(field.type.bit_width) // 8 for field in schema(layout))
+
+
 def encode(snapshot: Snapshot, slots: Ints, header: Header) -> pa.RecordBatch:
     table = snapshot.table
     keys = table.keys(slots)

@@ -48,6 +48,21 @@ def chunks(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield rows.slice(start, CHUNK_ROWS)
 
 
+def loose(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """All rows, part after part, in chunks of about the same size: small parts together, large ones cut."""
+    small: list[pa.RecordBatch] = []
+    for part in parts:
+        if part.num_rows > CHUNK_ROWS // 2:
+            yield from chunks(part)
+            continue
+        small.append(part)
+        if sum(one.num_rows for one in small) > CHUNK_ROWS // 2:
+            yield pa.concat_batches(small)
+            small = []
+    if any(one.num_rows for one in small):
+        yield pa.concat_batches(small)
+
+
 def merged(streams: Iterable[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
     """Streams in the order of slots, no slot in two of them, as one."""
     waiting: list[tuple[pa.RecordBatch, Iterator[pa.RecordBatch]]] = []
