@@ -69,7 +69,6 @@ class CountDistinct(Accumulator):
 class ValuesSeen:
     """The values of one column, for the aggregates (by their numbers in the stage) that count them."""
 
-    name: str
     kind: AtomicType
     counts: tuple[int, ...]
 
@@ -113,4 +112,4 @@ def values_seen(accumulators: Sequence[Accumulator]) -> list[ValuesSeen]:
     for number, one in enumerate(accumulators):
         if isinstance(one, CountDistinct):
             found.setdefault(one.inputs[0][0], (one.kind, []))[1].append(number)
-    return [ValuesSeen(name, kind, tuple(numbers)) for name, (kind, numbers) in found.items()]
+    return [ValuesSeen(kind, tuple(numbers)) for kind, numbers in found.values()]
