@@ -30,37 +30,37 @@ def count(column: str | Column | None = None, *, where: Condition | None = None)
     """The number of rows; with a column, of rows where it is not null."""
     if isinstance(column, str) and column == "*":
         column = None
-    return Aggregate("count", column if where is None else Where(where, column))
+    return Aggregate("count", _kept(column, where))
 
 
 def sum(column: str | Column, *, where: Condition | None = None) -> Aggregate:
     """The sum of the values that are not null; null if there are none. Overflow as ``spark.sql.ansi.enabled`` says."""
-    return Aggregate("sum", column if where is None else Where(where, column))
+    return Aggregate("sum", _kept(column, where))
 
 
 def min(column: str | Column, *, where: Condition | None = None) -> Aggregate:
     """The least value that is not null. NaN is the largest of floats, strings are ordered by their bytes."""
-    return Aggregate("min", column if where is None else Where(where, column))
+    return Aggregate("min", _kept(column, where))
 
 
 def max(column: str | Column, *, where: Condition | None = None) -> Aggregate:
     """The largest value that is not null."""
-    return Aggregate("max", column if where is None else Where(where, column))
+    return Aggregate("max", _kept(column, where))
 
 
 def mean(column: str | Column, *, where: Condition | None = None) -> Aggregate:
     """The arithmetic mean of the values that are not null."""
-    return Aggregate("mean", column if where is None else Where(where, column))
+    return Aggregate("mean", _kept(column, where))
 
 
 def var(column: str | Column, *, where: Condition | None = None) -> Aggregate:
     """The sample variance; null below two values."""
-    return Aggregate("var", column if where is None else Where(where, column))
+    return Aggregate("var", _kept(column, where))
 
 
 def stddev(column: str | Column, *, where: Condition | None = None) -> Aggregate:
     """The sample standard deviation; null below two values."""
-    return Aggregate("stddev", column if where is None else Where(where, column))
+    return Aggregate("stddev", _kept(column, where))
 
 
 def first(column: str | Column, ignore_nulls: bool = False) -> Aggregate:
@@ -75,7 +75,7 @@ def last(column: str | Column, ignore_nulls: bool = False) -> Aggregate:
 
 def approx_distinct(column: str | Column, rsd: float = 0.05, *, where: Condition | None = None) -> Aggregate:
     """About how many distinct values there are, by a HyperLogLog sketch with this relative standard deviation."""
-    return Aggregate("approx_distinct", column if where is None else Where(where, column), (("rsd", rsd),))
+    return Aggregate("approx_distinct", _kept(column, where), (("rsd", rsd),))
 
 
 def count_distinct(column: str | Column, *, where: Condition | None = None) -> Aggregate:
@@ -84,3 +84,8 @@ def count_distinct(column: str | Column, *, where: Condition | None = None) -> A
     Several of one column, each with a ``where`` of its own, keep every value once for all of them.
     """
     return Aggregate("count_distinct", column, where=None if where is None else Where(where))
+
+
+def _kept(column: str | Column | None, where: Condition | None) -> Given | None:
+    """The column, null in rows that do not count."""
+    return column if where is None else Where(where, column)

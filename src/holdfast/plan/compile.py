@@ -28,7 +28,7 @@ from holdfast.plan.ddl import struct_of
 from holdfast.plan.frames import Expression, Found, Frame, Given, S
 from holdfast.plan.graph import DIFF, Node, Output, Sink, Source, Stage, Step, evaluate, leaves, outputs, updating
 from holdfast.plan.stage import InputPlan, StagePlan
-from holdfast.plan.tagging import INPUT, Tagging, branch, tagged_union, tagging
+from holdfast.plan.tagging import INPUT, Tagging, branch, tagged_union
 from holdfast.plan.watching import filtered, watched
 from holdfast.spark.hashing import can_hash
 from holdfast.spark.observing import observe
@@ -196,16 +196,18 @@ class JobPlan(Plan):
 
     def stream(self) -> DataFrame:
         """The one streaming DataFrame of the section."""
-        branches = self._branches()
-        return branches[0] if len(branches) == 1 else tagged_union(branches)
-
-    def _branches(self) -> list[DataFrame]:
-        rows = [item.rows(_source_frames(item.node)) for item in self.intake(1)]
-        return rows + [evaluate(sink.node, _source_frames(sink.node)) for sink in self.stateless_sinks]
+        return self._stream[0]
 
     @cached_property
+    def _stream(self) -> tuple[DataFrame, Tagging | None]:
+        rows = [item.rows(_source_frames(item.node)) for item in self.intake(1)]
+        rows += [evaluate(sink.node, _source_frames(sink.node)) for sink in self.stateless_sinks]
+        return _together(rows)
+
+    @property
     def _tagging(self) -> Tagging:
-        return tagging([rows.schema for rows in self._branches()])[0]
+        assert self._stream[1] is not None, "asked before: tagged"
+        return self._stream[1]
 
     def branch(self, batch: DataFrame, sink: Sink) -> DataFrame:
         """The rows of a stateless sink, out of the tagged batch."""
@@ -226,12 +228,14 @@ class JobPlan(Plan):
         for item in self.intake(level):
             mode = "changelog" if item.updating else "changed"
             branches.append(item.rows({leaf: scanned(leaf, mode) for leaf in outputs(item.node)}))
-        if len(branches) == 1:
-            return branches[0], None
-        return tagged_union(branches), tagging([rows.schema for rows in branches])[0]
+        return _together(branches)
 
     def sink_rows(self, sink: Sink, rows: Callable[[Output], DataFrame]) -> DataFrame:
         return evaluate(sink.node, {leaf: rows(leaf) for leaf in outputs(sink.node)})
+
+
+def _together(branches: list[DataFrame]) -> tuple[DataFrame, Tagging | None]:
+    return tagged_union(branches) if len(branches) > 1 else (branches[0], None)
 
 
 def _sized(stage: PlannedStage, slices: int) -> PlannedStage:

@@ -28,9 +28,6 @@ class Tagging:
 
     branches: tuple[tuple[tuple[str, int], ...], ...]
 
-    def first(self, count: int) -> Tagging:
-        return Tagging(self.branches[:count])
-
     def split(self, rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Rows of the union by their branches, with the branches' own columns."""
         which = rows.column(rows.schema.get_field_index(INPUT))
@@ -66,21 +63,23 @@ def tagging(schemas: Sequence[StructType]) -> tuple[Tagging, list[DataType]]:
     return Tagging(tuple(branches)), shared
 
 
-def tagged_union(branches: Sequence[DataFrame]) -> DataFrame:
+def tagged_union(branches: Sequence[DataFrame]) -> tuple[DataFrame, Tagging]:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    from holdfast.spark.types import quoted
 
     found, types = tagging([branch.schema for branch in branches])
     union: DataFrame | None = None
     for number, (branch, own) in enumerate(zip(branches, found.branches, strict=True)):
         names = {at: name for name, at in own}
         columns = [
-            (F.col(_quoted(names[at])) if at in names else F.lit(None).cast(kind)).alias(f"c{at}")
+            (F.col(quoted(names[at])) if at in names else F.lit(None).cast(kind)).alias(f"c{at}")
             for at, kind in enumerate(types)
         ]
         rows = branch.select(F.lit(number).alias(INPUT), *columns)
         union = rows if union is None else union.union(rows)
     assert union is not None, "a union of nothing"
-    return union
+    return union, found
 
 
 def branch(union: DataFrame, found: Tagging, number: int) -> DataFrame:
@@ -89,7 +88,3 @@ def branch(union: DataFrame, found: Tagging, number: int) -> DataFrame:
 
     own = [F.col(f"c{at}").alias(name) for name, at in found.branches[number]]
     return union.where(F.col(INPUT) == number).select(*own)
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

@@ -16,6 +16,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.streaming.query import StreamingQuery
 
+from holdfast.spark.types import quoted
+
 _PREFIX = "holdfast "
 _NUMBERS = itertools.count()  # a metric's name must be the only one of its query
 
@@ -23,11 +25,11 @@ _NUMBERS = itertools.count()  # a metric's name must be the only one of its quer
 def observe(frame: DataFrame, column: str, which: Sequence[tuple[str, Column | None]], ahead: int | None) -> DataFrame:
     """The same rows; the largest time in ``column`` will be known by each name of ``which``, among the rows of its
     condition. Times further ahead of the clock than ``ahead`` (µs) do not count."""
-    quoted = f"`{column.replace('`', '``')}`"
+    named = quoted(column)
     if frame.schema[column].dataType.simpleString() == "timestamp_ntz":
-        micros = F.expr(f"timestampdiff(MICROSECOND, TIMESTAMP_NTZ '1970-01-01 00:00:00', {quoted})")
+        micros = F.expr(f"timestampdiff(MICROSECOND, TIMESTAMP_NTZ '1970-01-01 00:00:00', {named})")
     else:
-        micros = F.unix_micros(F.col(quoted))
+        micros = F.unix_micros(F.col(named))
     if ahead is not None:
         micros = F.when(micros <= F.unix_micros(F.current_timestamp()) + ahead, micros)
     largest = [F.max(micros if mine is None else F.when(mine, micros)) for _, mine in which]

@@ -34,6 +34,7 @@ from holdfast.spark.types import (
     field_types,
     key_type_error,
     partial_types,
+    quoted,
 )
 
 ROWS_COLUMN = "_n"
@@ -143,16 +144,16 @@ class _Recipe:
         # No optimiser prunes for us, and a sort would carry every column.
         self._used = None
         if any(name not in used for name in types):
-            self._used = self._seq([column(_quoted(name)) for name in types if name in used])
-        self._keys = self._seq([column(_quoted(name)) for name in (*keys, *values)])
+            self._used = self._seq([column(quoted(name)) for name in types if name in used])
+        self._keys = self._seq([column(quoted(name)) for name in (*keys, *values)])
         sets = [keys, *([*keys, value] for value in values)]
-        self._sets = self._seq([self._seq([column(_quoted(name)) for name in one]) for one in sets]) if values else None
+        self._sets = self._seq([self._seq([column(quoted(name)) for name in one]) for one in sets]) if values else None
         self._filter = " AND ".join(
-            f"NOT (_g = {_grouping_id(len(values), at)} AND d{at} IS NULL)" for at in range(len(values))
+            f"NOT ({GROUP_COLUMN} = {_grouping_id(len(values), at)} AND d{at} IS NULL)" for at in range(len(values))
         )
         first, *rest = [expr(call) for call in self._buffers.calls]
         self._first, self._rest = first, self._seq(rest)
-        named = [f"k{i} AS {_quoted(key)}" for i, key in enumerate(keys)]
+        named = [f"k{i} AS {quoted(key)}" for i, key in enumerate(keys)]
         self._columns = self._seq([*named, *_values(len(values)), *self._buffers.columns(len(values))])
         self._schema: Any = None
 
@@ -267,14 +268,10 @@ def _values(count: int) -> list[str]:
 def _call(spec: PartialColumnSpec) -> str | None:
     """What Spark is to compute; nothing for a count of distinct values that all rows count for."""
     if spec.function == DISTINCT:
-        return None if spec.where is None else f"count({_quoted(spec.where)})"
+        return None if spec.where is None else f"count({quoted(spec.where)})"
     if spec.column is None:
         return _COUNT_ROWS
-    return f"{_SPARK_FUNCTION.get(spec.function, spec.function)}({_quoted(spec.column)})"
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+    return f"{_SPARK_FUNCTION.get(spec.function, spec.function)}({quoted(spec.column)})"
 
 
 def _literal(text: str | None) -> str:

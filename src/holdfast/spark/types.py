@@ -154,3 +154,8 @@ def _why_refused(name: str) -> str:
 def field_types(schema: spark_types.StructType) -> dict[str, str]:
     """Column name to simple type, in order."""
     return {field.name: simple_type(field.dataType) for field in schema.fields}
+
+
+def quoted(name: str) -> str:
+    """A column's name as SQL text says it."""
+    return f"`{name.replace('`', '``')}`"
