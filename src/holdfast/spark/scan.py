@@ -18,6 +18,8 @@ from holdfast.container.client import Address, Client, Unreachable
 from holdfast.errors import ContainerError, EpochGone
 
 GIVE_UP_SECONDS = 180.0
+MOVES = 3
+"""So often a slice that is read may turn out to have moved."""
 Groups = tuple[tuple[Address, tuple[int, ...]], ...]
 
 
@@ -47,13 +49,14 @@ class Scan:
         pending: Groups = (self.parts[number],)
         missing: set[int] = set()
         since = 0.0  # when the first of the missing slices was missed
+        asked = 0  # how often the master was asked where slices are
         while pending or missing:
             for address, group in pending:
                 try:
                     yield from self._read(address, group, received)
                 except (Unreachable, EpochGone) as error:
-                    if isinstance(error, EpochGone) and self.mode == "read":
-                        raise
+                    if isinstance(error, EpochGone) and self.mode == "read" and asked >= MOVES:
+                        raise  # nobody has it any more; before that a slice may just have moved
                     # Asking again for a slice that is whole already costs one empty answer.
                     missing.update(group)
                     since = since or time.monotonic()
@@ -68,6 +71,7 @@ class Scan:
                     todo="Look at run.status().events for why no container could take them.",
                 )
             time.sleep(0.05)
+            asked += 1
             pending = self._locate(sorted(missing))
 
     def split(self, parts: int) -> Scan:
