@@ -45,3 +45,24 @@ def test_what_is_raised_is_for_whoever_asks_and_the_thread_goes_on() -> None:
         assert crew.map(str, []) == []
     finally:
         crew.close()
+
+
+def test_what_is_under_way_at_the_end_still_gets_what_it_asks_for() -> None:
+    crew = Crew("closing")
+    begun, closed = threading.Event(), threading.Event()
+
+    def under_way() -> list[str]:
+        begun.set()
+        assert closed.wait(5)
+        return crew.map(str, [1, 2, 3])
+
+    try:
+        until(lambda: crew.map(str, [1, 2]) == ["1", "2"] and crew._idle == crew._threads)  # somebody is idle
+        coming = crew.submit(under_way)
+        assert begun.wait(5)
+    finally:
+        crew.close()
+    crew.close()
+    closed.set()
+    assert coming.result(5) == ["1", "2", "3"]
+    until(lambda: named("closing") == 0)

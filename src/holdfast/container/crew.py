@@ -24,17 +24,23 @@ class Crew:
         self._lock = threading.Lock()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads = self._idle = 0
+        self._closed = False
 
     def submit(self, work: Callable[..., T], *arguments: Any) -> Future[T]:
         done: Future[T] = Future()
+        job = partial(_do, done, work, arguments)
         with self._lock:
-            self._jobs.put(partial(_do, done, work, arguments))
-            if self._idle:
-                self._idle -= 1
-                return done
+            if self._closed:  # the others leave, and would leave it undone: what is under way may still wait for it
+                life: Callable[[], None] = job
+            else:
+                life = self._live
+                self._jobs.put(job)
+                if self._idle:
+                    self._idle -= 1
+                    return done
             self._threads += 1
             number = self._threads
-        threading.Thread(target=self._live, daemon=True, name=f"{self._name}-{number}").start()
+        threading.Thread(target=life, daemon=True, name=f"{self._name}-{number}").start()
         return done
 
     def map(self, work: Callable[[A], T], arguments: Sequence[A]) -> list[T]:
@@ -45,8 +51,11 @@ class Crew:
         return [work(arguments[0]), *(done.result() for done in coming)]
 
     def close(self) -> None:
-        """What is under way goes on to its end."""
+        """What is under way goes on to its end, with all that it submits."""
         with self._lock:
+            if self._closed:
+                return
+            self._closed = True
             for _ in range(self._threads):
                 self._jobs.put(None)
 
