@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -196,10 +197,9 @@ class Drill:
 
     def check_graph(self) -> None:
         """Windows, groups of them and the best of those: each row in the epoch in which it had to come."""
-        assert self.report["epoch"] == self.files
         rows = " UNION ALL ".join(
-            f"SELECT {epoch} AS epoch, k, v, t::TIMESTAMP AS t FROM '{path}'"
-            for epoch, path in enumerate(self._inputs(self.files), 1)
+            f"SELECT {epoch} AS epoch, k, v, t::TIMESTAMP AS t FROM read_parquet({paths})"
+            for epoch, paths in enumerate(self.epochs(), 1)
         )
         windows = f"""
             WITH all_rows AS (SELECT *, time_bucket(INTERVAL '10 seconds', t) AS window_start FROM ({rows})),
@@ -252,14 +252,12 @@ class Drill:
         """How many rows a key had after each epoch."""
         with duckdb.connect() as connection:
             return {
-                epoch: connection.sql(
-                    f"SELECT count(*) FROM read_parquet({[str(path) for path in self._inputs(epoch)]}) WHERE k = {key}"
-                ).fetchall()[0][0]
-                for epoch in range(1, self.files + 1)
+                epoch: connection.sql(f"SELECT count(*) FROM read_parquet({paths}) WHERE k = {key}").fetchall()[0][0]
+                for epoch, paths in enumerate(itertools.accumulate(self.epochs()), 1)
             }
 
     def check_state(self) -> None:
-        assert self.report["epoch"] == self.files
+        assert self.report["epoch"] == len(self.epochs())
         if self.config.get("shape") == "sources":
             self._check_sources()
             return
@@ -290,12 +288,12 @@ class Drill:
     def check_sinks(self) -> None:
         """Every epoch is in the sinks once, with the rows that were true after it, for the keys it changed."""
         cumulative = " UNION ALL ".join(
-            f"SELECT {epoch} AS epoch, * FROM read_parquet({[str(p) for p in self._inputs(epoch)]})"
-            for epoch in range(1, self.files + 1)
+            f"SELECT {epoch} AS epoch, * FROM read_parquet({paths})"
+            for epoch, paths in enumerate(itertools.accumulate(self.epochs()), 1)
         )
         changed = " UNION ALL ".join(
-            f"SELECT DISTINCT {epoch} AS epoch, k FROM read_parquet('{self._inputs(epoch)[-1]}')"
-            for epoch in range(1, self.files + 1)
+            f"SELECT DISTINCT {epoch} AS epoch, k FROM read_parquet({paths})"
+            for epoch, paths in enumerate(self.epochs(), 1)
         )
         truth = (
             f"WITH all_rows AS ({cumulative}), changed AS ({changed}) "
@@ -323,8 +321,21 @@ class Drill:
                     tables.append(pa.Table.from_batches([chunk.rows]).append_column("epoch", epochs))
         return pa.concat_tables(tables)
 
-    def _inputs(self, epoch: int) -> list[Path]:
-        return sorted((self.base / "input").glob("*.parquet"))[:epoch]
+    def epochs(self) -> list[list[str]]:
+        """The files of each epoch: one, but where Spark took two.
+
+        It notes a new file before it notes that a batch is to have it. A driver that dies in between leaves a file that
+        the next start puts into one batch with its successor.
+        """
+        inputs = sorted(str(path) for path in (self.base / "input").glob("*.parquet"))
+        assert len(inputs) == self.files
+        if self.report["epoch"] == self.files:
+            return [[path] for path in inputs]
+        offsets = self.base / "store" / "main" / "spark" / "offsets"
+        batches = sorted((path for path in offsets.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+        ends = [json.loads(path.read_text().splitlines()[2])["logOffset"] + 1 for path in batches]
+        assert ends[-1] == self.files, "a file was not taken"
+        return [inputs[begin:end] for begin, end in itertools.pairwise([0, *ends])]
 
 
 @dataclass
