@@ -92,6 +92,7 @@ def session(memory: str, **settings: object) -> Iterator[SparkSession]:
             "spark.ui.showConsoleProgress": "false",
             "spark.log.level": "ERROR",
             "spark.sql.shuffle.partitions": CORES,
+            "spark.python.unix.domain.socket.enabled": "true",  # for everybody's Python, Holdfast's and Spark's own
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.streaming.numRecentProgressUpdates": 100_000,
         }

@@ -17,6 +17,7 @@ _OURS: dict[str, tuple[str, str | None]] = {
     "q3": ("name, city, state, auction AS id", None),
     "q4": ("category AS id, final", "category"),
     "q5": ("auction, num, window_start AS starttime, window_end AS endtime", None),
+    "q6": ("seller, avg_price", "seller"),
     "q7": ("auction, price, bidder, dateTime, extra", None),
     "q8": ("id, name, starttime", None),
     "q9": (
@@ -32,7 +33,7 @@ _OURS: dict[str, tuple[str, str | None]] = {
     "q19": ("auction, bidder, price, channel, url, dateTime, extra, rank_number", "auction"),
     "q20": ("* EXCLUDE (_e)", None),
 }
-_TIMES = {"q8": ("persons", "auctions")}
+_TIMES = {"q6": ("auctions", "bids"), "q8": ("persons", "auctions")}
 
 
 def check(query: str, folder: Path, epochs: list[tuple[int, pa.Table]]) -> int:

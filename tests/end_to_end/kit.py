@@ -504,6 +504,6 @@ class Watch:
             return found.fence.epoch if found else 0
         return 0
 
-    def go_on(self, epochs: int, seconds: float = 90) -> None:
+    def go_on(self, epochs: int, seconds: float = 240) -> None:
         goal = self() + epochs
         until(lambda: self() >= goal, seconds, f"epoch {goal} is committed")

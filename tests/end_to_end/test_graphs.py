@@ -24,26 +24,35 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import holdfast as hf
 from holdfast import faults
+from holdfast.spark import epoch as epoch_jobs
 
 register_pickle_by_value(model)  # containers cannot import it
 pytestmark = pytest.mark.spark
 SECOND = 1_000_000
+WAYS = {"by the driver": 1 << 20, "by tasks": 0}  # what rows take from one level to the next, if they are few
 
 
 # --- three levels, killed anywhere ------------------------------------------------------------------------------------
 
 
-def test_three_levels_without_faults(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", ["by the driver", "by tasks"])
+def test_three_levels_without_faults(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr(epoch_jobs, "SMALL_BYTES", WAYS[way])
     drill = Drill(tmp_path, config={"shape": "graph"})
     drill.run_here(spark, monkeypatch)
     drill.check()
 
 
-@pytest.mark.parametrize("place", ["mid-apply", "mid-sink"])
+@pytest.mark.parametrize(
+    ("place", "way"), [("mid-apply", "by the driver"), ("mid-sink", "by the driver"), ("mid-sink", "by tasks")]
+)
 def test_three_levels_and_a_container_killed(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, place: str
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, place: str, way: str
 ) -> None:
     """Only what was lost is made again: no slice of a container that lives is touched."""
+    monkeypatch.setattr(epoch_jobs, "SMALL_BYTES", WAYS[way])
     drill = Drill(tmp_path, config={"shape": "graph", "containers": 3})
     drill.plant(f"container@{place}@3", f"container@{place}@5")
     drill.run_here(spark, monkeypatch)

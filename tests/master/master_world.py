@@ -22,6 +22,7 @@ from holdfast.errors import HoldfastError, StoreError
 from holdfast.master.events import (
     Batch,
     BatchOffered,
+    BatchUnwanted,
     Clock,
     ContainerJoined,
     ContainerLost,
@@ -374,7 +375,7 @@ class World:
         match chance.choice(
             ["twice"] * 4
             + ["fail"] * 2
-            + ["raise", "lose", "lose", "wish", "wish", "standby", "crash", "takeover"]
+            + ["raise", "lose", "lose", "wish", "wish", "standby", "crash", "takeover", "unwanted"]
             + ["ready"] * 2 * self.ring
         ):
             case "twice" if driver.events:
@@ -385,6 +386,8 @@ class World:
                 self.half_apply(driver, chance.choice(applies), chance.randrange(self.slices))
             case "lose" if containers:
                 self.lose(driver, chance.choice(containers), really=chance.random() < 0.7)
+            case "unwanted":
+                self.tell(driver, BatchUnwanted(FAULT))
             case "wish":
                 self.wish(driver, chance)
             case "standby":

@@ -8,6 +8,7 @@ from holdfast.log.records import Fence
 from holdfast.master.events import (
     Applied,
     BatchOffered,
+    BatchUnwanted,
     CheckpointWanted,
     CommitStored,
     ContainerJoined,
@@ -246,6 +247,30 @@ def test_a_failed_sink_is_tried_again_without_applying_again() -> None:
     play.forget().offer(0).run()
     assert play.names() == ["RunSink", "StoreCommit", "FinishBatch"]
     assert play.asked[0] == RunSink(Fence(1, 1, 2), "two")
+
+
+@pytest.mark.parametrize("at", [RunIntake, RunSink])
+def test_a_batch_that_nobody_wants_any_more_fails_and_so_does_its_job(at: type) -> None:
+    play = ready().offer(0).run(until=at)
+    job = play.take(at)
+    assert play.master.awaits(job)
+    assert play.master.in_flight(1)
+    assert play.tell(BatchUnwanted(BOOM)) == [FailBatch(batch(0), BOOM)]
+    assert not play.master.awaits(job), "the shell cancels it"
+    assert not play.master.in_flight(1), "nobody will read what it puts out"
+    assert play.tell(BatchUnwanted(BOOM)) == [], "once is enough"
+    assert play.tell(success(job)) == []
+    assert play.forget().offer(0).run().asked[-1] == FinishBatch(batch(0), 1)
+
+
+def test_what_is_being_stored_of_an_unwanted_batch_counts() -> None:
+    play = ready().offer(0).run(until=StoreCommit)
+    commit = play.take(StoreCommit)
+    play.tell(BatchUnwanted(BOOM))
+    play.tell(success(commit))
+    assert play.master.committed == 1
+    assert play.tell(BatchOffered(batch(0))) == [FinishBatch(batch(0), 1)]
+    assert play.tell(BatchUnwanted(BOOM)) == [], "there is none"
 
 
 def test_a_prepare_that_failed_but_was_stored_keeps_its_content() -> None:

@@ -8,6 +8,7 @@ from collections import deque
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,9 +16,10 @@ from hypothesis import strategies as st
 from holdfast.api import states as hs
 from holdfast.errors import PlanError
 from holdfast.state.codec import VERSION, ContainerCodec, ValuesCodec, one, only
+from holdfast.state.rows import Values
 from holdfast.state.slice import NEVER
 from holdfast.state.types import required
-from holdfast.state.values import WrongValueError, micros, moment
+from holdfast.state.values import WrongValueError, micros, moment, to_python
 from holdfast.state.windows import TimeWindow
 
 TYPES: dict[str, st.SearchStrategy[Any]] = {
@@ -138,6 +140,12 @@ def test_times_are_datetimes_or_microseconds() -> None:
     for wrong in (1.5, True, "now", None):
         with pytest.raises(TypeError):
             micros(wrong)  # type: ignore[arg-type]
+
+
+def test_a_time_beyond_the_calendar_stays_a_number_and_spoils_no_other() -> None:
+    far = 10**18  # year 33658
+    column = Values(np.array([-1, far, 5], np.int64), np.array([1, 1, 0], np.uint8))
+    assert to_python(required("timestamp", ""), column) == [moment(-1), far, None]
 
 
 def test_declarations_say_what_a_stage_keeps() -> None:

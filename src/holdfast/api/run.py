@@ -109,8 +109,13 @@ class Run:
 
         return bool(self._following(wait))
 
-    def stop(self) -> None:
-        """Let the epoch in flight end, then stop the query and end every container."""
+    def stop(self, patience: float = 10.0) -> None:
+        """Let the epoch in flight end, then stop the query and end every container.
+
+        An epoch that takes longer than ``patience`` seconds from now is given up: what Spark runs for it is cancelled,
+        and the next start does it again, from its ``prepare`` on if it has one. A sink's own function is not
+        interrupted outside of Spark's jobs; its end is waited for.
+        """
         with self._stopped:
             if self._is_stopped:
                 return
@@ -124,7 +129,7 @@ class Run:
                 steps.callback(self._fleet.close)
                 if self.query is not None:
                     steps.callback(self.query.stop)
-                self._shell.stop()
+                self._shell.stop(patience)
             self._is_stopped = True
 
     def __enter__(self) -> Run:

@@ -254,7 +254,7 @@ class HostedJob:
 
     def checkpoint(self, epoch: int, slices: Sequence[int], pack: str) -> dict[str, Any]:
         """Write ``slices`` as of ``epoch`` into one pack, behind whatever epochs run meanwhile."""
-        reader = f"checkpoint-{epoch}"
+        reader = f"checkpoint-{pack}"  # one of this epoch that was given up may still be writing, and ends sooner
         self.reading.pin(reader, epoch, math.inf)  # it is given back below, however long the writing takes
         try:
             nbytes = PackWriter().write(self.store, pack, self.reading.packed(epoch, slices))

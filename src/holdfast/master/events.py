@@ -112,6 +112,13 @@ class BatchOffered(Event):
 
 
 @dataclass(frozen=True)
+class BatchUnwanted(Event):
+    """Nobody will wait any longer for the batch that is offered: it fails with this."""
+
+    error: Exception = field(compare=False)
+
+
+@dataclass(frozen=True)
 class CheckpointWanted(Event):
     """Do not wait for the next one: part of the log above the newest checkpoint cannot be read any more."""
 

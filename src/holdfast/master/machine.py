@@ -24,6 +24,7 @@ from holdfast.master.events import (
     Applied,
     Batch,
     BatchOffered,
+    BatchUnwanted,
     CheckpointWanted,
     CheckpointWritten,
     Clock,
@@ -132,6 +133,8 @@ class Master(View):
                 self._lose(container)
             case BatchOffered(batch):
                 self._offer(batch)
+            case BatchUnwanted(error):
+                self._fail(error)
             case ScaleWanted():
                 elastic.scale(event)
             case MoveWanted():

