@@ -75,7 +75,8 @@ def main() -> None:
     choose(made, [RECONSTRUCT, STOP_AND_COPY, SPARK])
     options = made.parse_args()
     if options.quick:
-        options.states, options.calm, options.burst = [100_000], 6, 200_000
+        options.states, options.calm, options.burst = [100_000], 5, 200_000
+        options.contestants = [name for name in options.contestants if name != STOP_AND_COPY]
     if options.contestant:
         method, keys = options.contestant.split(":")
         found = spark_offline(int(keys), options) if method == SPARK else holdfast(method, int(keys), options)
