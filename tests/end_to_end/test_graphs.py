@@ -370,6 +370,7 @@ def test_a_window_of_processing_time_closes_without_rows(tmp_path: Path, spark: 
         rows = pa.concat_tables([one for one in got.values() if one.num_rows])
         assert sum(rows["n"].to_pylist()) == 500
         assert max(got) >= 2, "the result came in an epoch of its own"
+        assert run._shell.wait_for(lambda: run._shell.machine.committed >= max(got), 30)  # a sink is before its commit
         assert sum(row["keys"] for row in run.state(totals).to_arrow().to_pylist()) == rows.num_rows
         before = run.status().epoch
         time.sleep(1.5)
