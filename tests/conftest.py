@@ -79,6 +79,14 @@ def spark(task_faults: Path) -> Iterator[SparkSession]:
     session.stop()
 
 
+@pytest.fixture
+def days_are_utc_days(spark: SparkSession) -> Iterator[None]:
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    yield
+    spark.conf.set("spark.sql.session.timeZone", zone)
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     """A test that leaves a container or one of our threads running has failed."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from nexmark_kit import checking, generator, oracle, spark_queries
 from nexmark_kit.queries import QUERIES
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("days_are_utc_days")]
 
 EVERY_TIME = ("q6",)  # three levels, a union, timers, and a changelog into a mean
 CHECKED = [
@@ -30,14 +29,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files of 10 s; disorder of 3.5 s, less than the queries' lateness, which their borders cut through."""
     folder = tmp_path_factory.mktemp("nexmark") / "events"
     return generator.write(folder, 6000, 3, rate=200, disorder=700)
-
-
-@pytest.fixture(autouse=True)
-def days_are_utc_days(spark: SparkSession) -> Iterator[None]:
-    zone = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
-    yield
-    spark.conf.set("spark.sql.session.timeZone", zone)
 
 
 @pytest.mark.parametrize("query", CHECKED)

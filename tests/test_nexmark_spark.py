@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 from nexmark_kit import generator, oracle, spark_queries
 
-pytestmark = [pytest.mark.spark, pytest.mark.heavy]
+pytestmark = [pytest.mark.spark, pytest.mark.heavy, pytest.mark.usefixtures("days_are_utc_days")]
 
 KEYS = {"q9": ("id",), "q15": ("day",), "q19": ("auction", "rank_number")}  # of those in update mode
 
@@ -26,14 +25,6 @@ KEYS = {"q9": ("id",), "q15": ("day",), "q19": ("auction", "rank_number")}  # of
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("nexmark") / "events"
     return generator.write(folder, 6000, 3, layout="by_kind", rate=200, disorder=100)
-
-
-@pytest.fixture(autouse=True)
-def days_are_utc_days(spark: SparkSession) -> Iterator[None]:
-    zone = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
-    yield
-    spark.conf.set("spark.sql.session.timeZone", zone)
 
 
 def rows_of(built: DataFrame, mode: str, checkpoint: Path, key: tuple[str, ...]) -> list[dict[str, Any]]:
