@@ -191,7 +191,7 @@ def test_a_full_disk(drill: Drill, go: Runner) -> None:
 
 @pytest.fixture
 def running(tmp_path: Path, spark: SparkSession) -> Iterator[tuple[hf.Run, hf.StageStream]]:
-    job = hf.Job("running", spark, store=str(tmp_path / "store"))
+    job = hf.Job("running", spark, store=tmp_path / "store")
     rows = spark.readStream.format("rate").option("rowsPerSecond", 100).load()
     counts = job.read(rows).key_by((F.col("value") % 10).alias("digit")).agg(n=hf.count())
     counts.write("noop")
@@ -250,6 +250,8 @@ def test_two_drivers_on_one_store(tmp_path: Path) -> None:
 
 
 def test_refused_before_anything_starts(tmp_path: Path, spark: SparkSession) -> None:
+    with pytest.raises(hf.PlanError, match="empty string as its store"):
+        hf.Job("plan", spark, store="")
     job = hf.Job("plan", spark, store=str(tmp_path / "store"))
     frame = spark.readStream.format("rate").load()
     rows = job.read(frame)

@@ -18,6 +18,7 @@ import pytest
 from pyarrow import fs
 
 from holdfast.errors import FullDiskError, StoreError
+from holdfast.log import probing
 from holdfast.log.store import Store
 
 
@@ -118,7 +119,10 @@ def test_uris(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert Store("state/").uri == str(tmp_path / "state")
     assert Store("file:///a%20b/c").uri == "/a b/c"
     assert Store("file:/a/b").uri == "/a/b"
+    assert Store(tmp_path / "state").uri == Store("state").uri
     assert Store("state").is_local
+    with pytest.raises(StoreError, match="empty string"):
+        Store("")
     with pytest.raises(StoreError, match="Cannot open the store nosuch://x"):
         Store("nosuch://x")
 
@@ -128,16 +132,100 @@ def test_probe_accepts_a_good_store_and_leaves_nothing(store: Store) -> None:
     assert store.list() == []
 
 
-@pytest.mark.parametrize("answer", [True, False])
-def test_probe_refuses_a_store_where_not_exactly_one_wins(tmp_path: Path, answer: bool) -> None:
+def test_probe_refuses_a_store_where_not_exactly_one_wins(tmp_path: Path) -> None:
     def creator(path: str, data: bytes) -> bool:
         exclusive(path, data)
-        return answer
+        return True
 
     store = Store.on(fs.LocalFileSystem(), str(tmp_path / "s"), creator)
     with pytest.raises(StoreError, match="This store cannot decide"):
         store.probe()
     assert store.list() == []
+
+
+def test_probe_refuses_a_store_where_the_last_one_stays(tmp_path: Path) -> None:
+    """Each is told the truth as it was then, but the file that the first one made is gone."""
+
+    def creator(path: str, data: bytes) -> bool:
+        if not exclusive(path, data):
+            Path(path.removeprefix("local:")).write_bytes(b"neither")
+            return False
+        time.sleep(0.1)
+        return True
+
+    store = Store.on(fs.LocalFileSystem(), str(tmp_path / "s"), creator)
+    with pytest.raises(StoreError, match="This store cannot decide"):
+        store.probe()
+
+
+def test_an_answer_that_is_lost_makes_nobody_a_loser(tmp_path: Path) -> None:
+    """An object store repeats a put whose answer was lost, and is told that the file exists: it is its own."""
+    lost = 0
+
+    def creator(path: str, data: bytes) -> bool:
+        nonlocal lost
+        lost += exclusive(path, data)
+        return False
+
+    store = Store.on(fs.LocalFileSystem(), str(tmp_path / "s"), creator)
+    store.probe()
+    assert lost == 1
+    assert store.put_if_absent("owner/1", b"mine")
+    assert not store.put_if_absent("owner/1", b"yours")
+
+
+def test_a_probe_that_fails_on_the_way_is_made_again(tmp_path: Path) -> None:
+    failures = iter([True, False, False, True])
+
+    def creator(path: str, data: bytes) -> bool:
+        if next(failures, False):
+            raise StoreError("the connection was reset")
+        return exclusive(path, data)
+
+    Store.on(fs.LocalFileSystem(), str(tmp_path / "s"), creator).probe()
+
+    def never(path: str, data: bytes) -> bool:
+        raise StoreError("the connection was reset")
+
+    with pytest.raises(StoreError, match="the connection was reset"):
+        Store.on(fs.LocalFileSystem(), str(tmp_path / "s"), never).probe()
+
+
+def test_probe_refuses_a_store_that_remembers_what_was_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probing, "SEEN_SECONDS", 0.1)
+    missed: set[str] = set()
+
+    class Remembering(Store):
+        def read_if_present(self, name: str) -> bytes | None:
+            found = None if name in missed else super().read_if_present(name)
+            if found is None:
+                missed.add(name)
+            return found
+
+    store = Remembering.on(fs.LocalFileSystem(), str(tmp_path / "s"), exclusive)
+    with pytest.raises(StoreError, match="remembers that there was none"):
+        store.probe()
+    assert store.list() == []
+
+
+MOUNTS = [
+    "22 1 252:0 / / rw,relatime - ext4 /dev/vda rw",
+    "40 22 0:40 / /mnt/plain rw,relatime - nfs4 host:/a rw,vers=4.2,hard,local_lock=none",
+    "41 22 0:41 / /mnt/careful rw,relatime - nfs4 host:/b rw,vers=4.2,lookupcache=pos,hard",
+    "42 22 0:42 / /mnt/two\\040words rw - nfs host:/c rw,vers=3",
+    "43 40 0:43 / /mnt/plain/disk rw - xfs /dev/vdb rw",
+]
+
+
+def test_an_nfs_mount_that_remembers_names_that_are_not_there_is_refused() -> None:
+    for path in ("/mnt/plain/store", "/mnt/plain", "/mnt/two words/a"):
+        with pytest.raises(StoreError, match=r"(?s)NFS mount.*lookupcache=positive"):
+            probing.refuse_forgetful_mount(path, MOUNTS)
+    for path in ("/home/store", "/mnt/careful/store", "/mnt/plain/disk/store", "/mnt/plainer"):
+        probing.refuse_forgetful_mount(path, MOUNTS)
+    probing.refuse_forgetful_mount("/mnt/plain/store", [])
 
 
 def test_without_a_creator_a_store_elsewhere_says_so(tmp_path: Path) -> None:

@@ -33,8 +33,15 @@ class Job(Drawing):
     ``store`` is a folder of this job alone: a local path, or any place that both Spark and Arrow know (``s3://``, ``hdfs://``).
     """
 
-    def __init__(self, name: str, spark: SparkSession, *, store: str) -> None:
+    def __init__(self, name: str, spark: SparkSession, *, store: str | os.PathLike[str]) -> None:
         super().__init__(name)
+        store = os.fspath(store)
+        if not store:
+            raise PlanError(
+                f"Job '{name}' was given an empty string as its store.",
+                safe="Nothing was started.",
+                todo="Give a folder of this job alone, as a path or like s3://bucket/folder.",
+            )
         _share_python(spark)
         self.spark = spark
         self.store = store

@@ -13,8 +13,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import threading
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -26,7 +24,6 @@ from holdfast.log.files import ArrowFiles, Files, LocalFiles, Part
 
 Creator = Callable[[str, bytes], bool]
 Names = list[str]  # inside the class, list is the method
-Errors = list[BaseException]
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -37,8 +34,8 @@ class Store:
     relative to it and may contain ``/``; folders come into being with their first file.
     """
 
-    def __init__(self, uri: str, creator: Creator | None = None) -> None:
-        files, path, uri = _locate(uri)
+    def __init__(self, uri: str | os.PathLike[str], creator: Creator | None = None) -> None:
+        files, path, uri = _locate(os.fspath(uri))
         self._set(files, path, uri, creator)
 
     def _set(self, files: Files, path: str, uri: str, creator: Creator | None) -> None:
@@ -74,7 +71,8 @@ class Store:
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """True: this call has created the file, and it is durable. False: another's is there, whole."""
         if self._creator is not None:
-            return self._creator(_join(self.uri, name), data)
+            # An object store repeats a request whose answer was lost, and then finds our own file: look whose it is.
+            return self._creator(_join(self.uri, name), data) or self.read_if_present(name) == data
         if not isinstance(self._files, LocalFiles):
             raise StoreError(
                 f"{self.uri} has no way to create {name} exactly once: pyarrow has none for such a location",
@@ -150,37 +148,10 @@ class Store:
         return sorted(folders)
 
     def probe(self) -> None:
-        """Let two rivals create one fresh name. Refuse a store where not exactly one of them wins."""
-        name = f"probe-{uuid.uuid4().hex}"
-        start = threading.Barrier(2)
-        won: dict[bytes, bool] = {}
-        failed: Errors = []
+        """Refuse a store that does not keep what the protocol stands on (see ``probing``)."""
+        from holdfast.log.probing import probe
 
-        def rival(data: bytes) -> None:
-            start.wait()
-            try:
-                won[data] = self.put_if_absent(name, data)
-            except BaseException as error:
-                failed.append(error)
-
-        rivals = [threading.Thread(target=rival, args=(data,)) for data in (b"first", b"second")]
-        try:
-            for thread in rivals:
-                thread.start()
-            for thread in rivals:
-                thread.join()
-            if failed:
-                raise failed[0]
-            winners = [data for data, was in won.items() if was]
-            if len(winners) != 1 or self.read(name) != winners[0]:
-                raise StoreError(
-                    f"This store cannot decide between two writers of one file: {len(winners)} of 2 were "
-                    f"told that they had created it, at {self.uri}",
-                    safe="Nothing of the job was written.",
-                    todo="Use a location with an atomic create: a local folder or HDFS, for instance.",
-                )
-        finally:
-            self.delete([name])
+        probe(self)
 
     # Within
 
@@ -217,6 +188,12 @@ class Store:
 
 
 def _locate(uri: str) -> tuple[Files, str, str]:
+    if not uri:
+        raise StoreError(
+            "A store needs a place: it was given as an empty string.",
+            safe="Nothing was written.",
+            todo="Give a folder of this job alone, as a path or like s3://bucket/folder.",
+        )
     parts = urlsplit(uri)
     if len(parts.scheme) < 2 or parts.scheme == "file":  # one letter would be a drive, not a scheme
         path = os.path.abspath(os.path.expanduser(unquote(parts.path) if parts.scheme == "file" else uri))
