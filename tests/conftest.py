@@ -11,11 +11,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
 # Every driver here lives for seconds: optimising its code costs more than that gains.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+ROOT = Path(__file__).parents[1]
+MOST_WORKERS = 6
 for _folder in ("end_to_end", "container", "master", "testing"):
     sys.path.insert(0, str(Path(__file__).parent / _folder))
 
@@ -27,19 +29,53 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What runs with every change tries the same examples each time; ``--heavy`` looks for new ones."""
-    settings.register_profile("steady", derandomize=True)
-    settings.load_profile("default" if config.getoption("--heavy") else "steady")
+    """What runs with every change tries the same examples each time; ``--heavy`` looks for new ones.
+
+    How long an example takes says how busy the machine is, and decides nothing.
+    """
+    slow = [HealthCheck.too_slow]
+    settings.register_profile("steady", derandomize=True, deadline=None, suppress_health_check=slow)
+    settings.register_profile("searching", deadline=None, suppress_health_check=slow)
+    settings.load_profile("searching" if config.getoption("--heavy") else "steady")
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Processes side by side under ``-n auto``: one more than there are cores, since a test on Spark mostly waits.
+
+    None for files that were named one by one: what is looked at closely should not be far away.
+    """
+    named = [argument for argument in config.args if ".py" in argument]
+    return 0 if named and len(named) == len(config.args) else min(MOST_WORKERS, (os.cpu_count() or 1) + 1)
+
+
+@pytest.hookimpl(tryfirst=True)  # before the worker writes groups into names
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Heavy tests are left out unless asked for: what runs with every change must end within 25 minutes."""
-    if config.getoption("--heavy"):
-        return
-    heavy = [item for item in items if item.get_closest_marker("heavy")]
-    if heavy:
-        config.hook.pytest_deselected(items=heavy)
-        items[:] = [item for item in items if item not in heavy]
+    """Heavy tests are left out unless asked for: what runs with every change must end within 12 minutes."""
+    if not config.getoption("--heavy"):
+        heavy = [item for item in items if item.get_closest_marker("heavy")]
+        if heavy:
+            config.hook.pytest_deselected(items=heavy)
+            items[:] = [item for item in items if not item.get_closest_marker("heavy")]
+    if config.getoption("dist") == "loadgroup" or hasattr(config, "workerinput"):
+        _deal(items)
+
+
+def _deal(items: list[pytest.Item]) -> None:
+    """What goes to a worker at once, and in which order.
+
+    Tests on Spark go one by one, so that none waits behind another while a worker is idle; all others, and those that
+    share what their module sets up, by file. Long ones first: the end is made of what takes no time.
+    """
+    for item in items:
+        alone = item.get_closest_marker("spark") and not _shares_with_its_module(item)
+        if not alone and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(ROOT))))
+    items.sort(key=lambda item: (not item.get_closest_marker("long"), not item.get_closest_marker("spark")))
+
+
+def _shares_with_its_module(item: pytest.Item) -> bool:
+    found = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
+    return any(fixture.scope == "module" for fixtures in found.values() for fixture in fixtures)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -218,7 +218,8 @@ def test_test_runs_every_check_and_fails_if_any_does(started: Started) -> None:
     for tool, code in [("ruff", "sys.argv[1] == 'check'"), ("mypy", "1"), ("pytest", "0")]:
         Path(site, f"{tool}.py").write_text(f"import sys\nprint({tool!r}, *sys.argv[1:])\nsys.exit({code})\n")
     done = dev(started.root, "test", "-k", "one two")
-    assert done.stdout.splitlines() == ["ruff check .", "ruff format --check .", "mypy", "pytest -k one two"]
+    pytest_was = "pytest -n auto --dist loadgroup --no-loadscope-reorder -k one two"
+    assert done.stdout.splitlines() == ["ruff check .", "ruff format --check .", pytest_was, "mypy"]
     assert done.returncode == 1
     assert done.stderr == "[dev] Failed: ruff check, mypy\n"
 

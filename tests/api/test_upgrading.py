@@ -224,7 +224,7 @@ POOL = (N, TOTAL, HIGH, SEEN, LOW, KINDS)
 CHOSEN = st.lists(st.sampled_from(POOL), min_size=1, unique=True)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(graphs=st.lists(CHOSEN, min_size=2, max_size=4), draw=st.randoms(use_true_random=False))
 def test_any_sequence_of_graphs(tmp_path_factory: pytest.TempPathFactory, graphs: list[Any], draw: Any) -> None:
     shop = Shop(tmp_path_factory.mktemp("any") / "store")
