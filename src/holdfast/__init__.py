@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.api.stream import Stream
     from holdfast.api.windows import Window, session, sliding, tumbling
     from holdfast.errors import (
+        BugError,
         ContainerError,
         CorruptionError,
         EpochGone,
@@ -56,6 +57,7 @@ _PLACES = {
     "Aggregate": "holdfast.api.aggregates",
     "Auto": "holdfast.recovery.policies",
     "Autoscale": "holdfast.master.autoscaling",
+    "BugError": "holdfast.errors",
     "Chained": "holdfast.recovery.policies",
     "ContainerError": "holdfast.errors",
     "ContainerStatus": "holdfast.api.status",
@@ -111,6 +113,7 @@ __all__ = [
     "Aggregate",
     "Auto",
     "Autoscale",
+    "BugError",
     "Chained",
     "ContainerError",
     "ContainerStatus",

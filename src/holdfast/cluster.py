@@ -30,6 +30,7 @@ from typing import Any
 import pyspark
 
 from holdfast.errors import HoldfastError
+from holdfast.invariants import invariant
 from holdfast.java import find_java
 
 MARK = "HOLDFAST_CLUSTER"  # in the environment of everything the cluster starts
@@ -43,7 +44,7 @@ class Cluster:
     """A running cluster. Leaving the context ends all of it, executors and containers included."""
 
     def __init__(self, workers: int = 2, cores: int = 1, memory: str = "600m", folder: Path | None = None) -> None:
-        assert workers >= 1, "a cluster has at least one worker"
+        invariant(workers >= 1, "a cluster has at least one worker")
         self.id = uuid.uuid4().hex
         self.cores = cores
         self.memory = memory

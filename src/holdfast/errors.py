@@ -80,6 +80,14 @@ class JavaError(HoldfastError):
     """No usable Java."""
 
 
+class BugError(HoldfastError):
+    """A bug of ours, whatever the job and its functions do: something that the design rules out has happened."""
+
+    def __init__(self, what: str, *, safe: str = "Every committed epoch.", todo: str = "") -> None:
+        todo = todo or "This is a bug of Holdfast, not of the job: report it, please, with all of this text."
+        super().__init__(what, safe=safe, todo=todo)
+
+
 def _bounded(text: str, limit: int = 1200) -> str:
     return text if len(text) <= limit else f"{text[: limit // 2]} … {text[-limit // 2 :]}"
 

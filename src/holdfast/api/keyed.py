@@ -12,6 +12,7 @@ from holdfast.api.aggregates import Aggregate
 from holdfast.api.stream import Order, Stream
 from holdfast.api.windows import Window, span
 from holdfast.errors import PlanError
+from holdfast.invariants import Impossible
 from holdfast.operators.spec import Column as PlainColumn
 from holdfast.plan import drafts
 from holdfast.plan.ddl import schema_of
@@ -276,7 +277,8 @@ class StageStream(Stream):
 
     @property
     def _stage(self) -> Stage:
-        assert isinstance(self._node, Output)
+        if not isinstance(self._node, Output):
+            raise Impossible(f"{self._node!r} is no Output")
         return self._node.stage
 
 

@@ -19,6 +19,7 @@ from holdfast.api.keyed import StageStream
 from holdfast.api.state import State
 from holdfast.api.status import Status, status_of
 from holdfast.errors import ContainerError, HoldfastError, PlanError, StoreError
+from holdfast.invariants import Impossible
 from holdfast.log.ledger import Ledger
 from holdfast.log.records import JobFile
 from holdfast.master import events as ev
@@ -223,7 +224,8 @@ class Run:
 
     @property
     def _query(self) -> StreamingQuery:
-        assert self.query is not None, "the query starts with the run"
+        if self.query is None:
+            raise Impossible("the query starts with the run")
         return self.query
 
     def _batch(self, batch_id: int) -> ev.Batch:

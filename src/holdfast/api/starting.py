@@ -14,6 +14,7 @@ from holdfast.api import upgrading
 from holdfast.api.options import Options
 from holdfast.api.run import SECTION, Run
 from holdfast.errors import ContainerError, CorruptionError, PlanError, StoreError
+from holdfast.invariants import some
 from holdfast.log.ledger import Ledger
 from holdfast.log.records import JobFile
 from holdfast.log.store import Store
@@ -68,8 +69,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> Run:
     run: Run | None = None
 
     def the_run() -> Run:
-        assert run is not None
-        return run
+        return some(run, "asked before there is a run")
 
     desk = Desk(
         listen,

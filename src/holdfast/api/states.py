@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 from pyspark import cloudpickle
 
 from holdfast.errors import PlanError
+from holdfast.invariants import some
 from holdfast.safety.intervals import seconds_of
 from holdfast.state.codec import ValuesCodec, one
 from holdfast.state.typed import StateSpec
@@ -102,7 +103,7 @@ def window(
         )
     if time is not None:
         return Declaration(StateSpec("", "time", of, limit=_micros(time, "the time of a window state")))
-    assert rows is not None
+    rows = some(rows, "a number of rows")
     if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
         raise PlanError(f"a window state of {rows!r} rows.", safe=_REFUSED, todo="give a number from 1 on.")
     return _declared(StateSpec("", "rows", of, limit=rows), ttl, by)

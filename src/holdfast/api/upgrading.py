@@ -33,6 +33,7 @@ from holdfast.container.slices import table_name
 from holdfast.container.staging import Staging
 from holdfast.container.threads import ThreadTable
 from holdfast.errors import FencedError, HoldfastError, StoreError
+from holdfast.invariants import some
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import Pack, PackWriter, SliceState, pack_name
 from holdfast.log.records import SPARK, Fence, GraphFile, JobFile, Manifest
@@ -222,8 +223,7 @@ class Upgrade:
             except StoreError as error:
                 LOG.warning("%s", error)
                 failure = failure or error
-        assert failure is not None
-        raise failure
+        raise some(failure, "neither read nor failed")
 
     def _fits(self) -> bool:
         """The state is in the new shape already: only functions, or places in the log, are others."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.errors import PlanError
+from holdfast.invariants import some
 from holdfast.safety.intervals import seconds_of
 
 
@@ -24,7 +25,7 @@ def tumbling(size: str | None = None, *, rows: int | None = None, offset: str = 
         raise PlanError("A tumbling window needs a size in time or a number of rows.", todo="hf.tumbling('10 s')")
     if rows is not None:
         return Window("rows", _rows(rows), _rows(rows))
-    assert size is not None
+    size = some(size, "asked above")
     return Window("time", span(size), span(size), span(offset, least=0))
 
 
@@ -44,7 +45,7 @@ def sliding(
             raise PlanError("A window of rows moves by rows.", todo="hf.sliding(rows=1000, every=100)")
         found = Window("rows", _rows(rows), _rows(every))
     else:
-        assert size is not None
+        size = some(size, "asked above")
         found = Window("time", span(size), span(str(every)), span(offset, least=0))
     if found.every > found.size:
         raise PlanError("A sliding window cannot move by more than its size: rows between would be in none.")

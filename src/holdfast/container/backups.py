@@ -22,6 +22,7 @@ import pyarrow as pa
 from holdfast.container.gentle import step_back
 from holdfast.container.slices import table_name
 from holdfast.errors import CorruptionError, EpochGone
+from holdfast.invariants import invariant
 from holdfast.operators.build import Operator
 from holdfast.state import copies
 from holdfast.state.slice import read_copy
@@ -239,7 +240,7 @@ class Backups:
                 if self._held.get(number) is backup:
                     del self._held[number]
             raise
-        assert all(loader.epoch == version for loader in backup.loaders.values()), "a merged backup is of one epoch"
+        invariant(all(loader.epoch == version for loader in backup.loaders.values()), "a merged backup is of one epoch")
         return version
 
     def _start_merger(self) -> None:

@@ -31,6 +31,7 @@ from collections.abc import Callable, Mapping
 from typing import IO
 
 from holdfast import faults
+from holdfast.invariants import invariant
 
 POSSIBLE = sys.platform.startswith("linux") and hasattr(os, "pidfd_open")
 COMMAND = ("-m", "holdfast.container.process", "nursery")
@@ -316,7 +317,7 @@ def _fork(driver: socket.socket, wards: dict[int, tuple[int, socket.socket]]) ->
         os._exit(0)
     *given, line_fd = fds
     line = socket.socket(fileno=line_fd)
-    assert len(_threads()) == 1, "the locks of another thread would stay locked in the child for ever"
+    invariant(len(_threads()) == 1, "the locks of another thread would stay locked in the child for ever")
     try:
         pid = -1 if _hung_up(line) else os.fork()
     except OSError:  # no more processes, or no memory for one

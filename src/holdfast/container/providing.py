@@ -27,6 +27,7 @@ from holdfast.container.meters import Rate
 from holdfast.container.pieces import Shape
 from holdfast.container.ringed import RingedJob
 from holdfast.errors import HoldfastError
+from holdfast.invariants import invariant
 from holdfast.recovery.plans import Branch
 from holdfast.safety.shards import PieceName, Version
 from holdfast.state import copies
@@ -234,7 +235,7 @@ def _slice(
         if below:
             coming = _metered(coming, ringed.meters.merge)
     else:
-        assert not below, "what comes from below is in order"
+        invariant(not below, "what comes from below is in order")
         coming = _measured(loose(mine), ringed.layouts[table])
     for rows, nbytes in coming:
         yield Chunk(number, shape, rows, nbytes)

@@ -14,6 +14,7 @@ from holdfast.container.meters import Meters, known
 from holdfast.container.pieces import Pieces
 from holdfast.container.ring import Ring
 from holdfast.container.slices import table_name
+from holdfast.invariants import Impossible
 from holdfast.overlay.ids import id_of
 from holdfast.recovery.policies import Auto, Line, Star, Structure, Tree
 from holdfast.safety.shards import Cut, key_of
@@ -32,7 +33,8 @@ class Terms:
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Terms:
         made = _POLICIES[data["policy"]](**data["parameters"])
-        assert isinstance(made, Star | Line | Tree | Auto)
+        if not isinstance(made, Star | Line | Tree | Auto):
+            raise Impossible(f"{made!r} is no Star | Line | Tree | Auto")
         return Terms(Cut(**data["cut"]), made)
 
 

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import CorruptionError, FormatError
+from holdfast.invariants import invariant
 from holdfast.log.files import Part
 from holdfast.log.store import Store
 
@@ -63,7 +64,7 @@ class FrameWriter:
     """Lays frames out. It keeps none: ``add`` and ``finish`` return the buffers to write next, in order."""
 
     def __init__(self, kind: bytes) -> None:
-        assert kind in _NOUNS, kind
+        invariant(kind in _NOUNS, f"no kind of file begins with {kind!r}")
         self.nbytes = 0
         self.checksum: int | None = None  # known once finished
         self._kind = kind
@@ -96,7 +97,7 @@ class FrameWriter:
         return [*out, index, foot]
 
     def _start(self) -> list[Part]:
-        assert self.checksum is None, "finished"
+        invariant(self.checksum is None, "a file that is finished gets no more frames")
         if self.nbytes:
             return []
         self.nbytes = _HEAD.size

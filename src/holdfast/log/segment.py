@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.invariants import Impossible
 from holdfast.log.files import Part
 from holdfast.log.frames import FrameFile, FrameWriter
 from holdfast.log.records import Fence
@@ -110,7 +111,8 @@ class SegmentWriter:
     def checksum(self) -> int:
         """Stands for the whole content; what ``Segment.checksum`` is when it is read."""
         self._close()
-        assert self._frames.checksum is not None
+        if self._frames.checksum is None:
+            raise Impossible("a segment that is not finished has no checksum")
         return self._frames.checksum
 
     def append(self, input: int, rows: pa.RecordBatch | pa.Table, slice_of_row: npt.NDArray[Any]) -> list[Chunk]:

@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from holdfast.errors import PlanError
+from holdfast.invariants import invariant
 
 WITHIN = 1.2  # the largest load of a container, over the mean, that is not worth a move
 IDLE = 0.01  # of the mean load of a slice: what one counts for that never works
@@ -42,7 +43,7 @@ def level(
     >>> level(["a", "a", "a", "b"], {"a": "h1", "b": "h2"}, {0: 9.0, 1: 8.0, 2: 1.0, 3: 1.0}, [{}] * 4)
     {1: 'b'}
     """
-    assert len(copies) == len(owners), "every slice has its copies"
+    invariant(len(copies) == len(owners), "every slice has its copies")
     if not stay:
         return {}
     if loads is not None and any(loads.get(slice_, 0.0) > 0 for slice_ in range(len(owners))):
@@ -114,8 +115,8 @@ class _ByCount:
                 if self._room[giver] < 0 and slice_ not in self._moves:
                     self._to_most_room(slice_)
                     self._left(giver)
-        assert not self._extras, "every slice has its place"
-        assert not any(self._room.values()), "every slice has its place"
+        invariant(not self._extras, "every slice has its place")
+        invariant(not any(self._room.values()), "every slice has its place")
         return dict(sorted(self._moves.items()))
 
     def _has_room(self, container: str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
+from holdfast.invariants import invariant
 from holdfast.log.records import Fence
 from holdfast.master.events import Pack
 from holdfast.master.instructions import CutLog, Instruction, StoreManifest, VerifyPacks, WriteCheckpoint
@@ -40,7 +41,7 @@ class Checkpointing:
         return committed > self._begun and self._every.passed(committed - self._begun, now - self._begun_at)
 
     def begin(self, epoch: int, now: float, fence: Fence, held: dict[str, frozenset[int]]) -> list[Instruction]:
-        assert self.due(epoch, now), f"a checkpoint at {epoch} while one of {self._begun} runs"
+        invariant(self.due(epoch, now), f"a checkpoint at {epoch} while one of {self._begun} runs")
         self._begun, self._begun_at, self.running = epoch, now, True
         self._awaited, self._packs = len(held), []
         return [WriteCheckpoint(container, fence, slices, epoch) for container, slices in held.items()]
@@ -51,7 +52,7 @@ class Checkpointing:
         if self._awaited:
             return []
         covered = sorted(slice_ for pack in self._packs for slice_ in pack.slices)
-        assert covered == list(range(self._slices)), f"the packs of checkpoint {done.epoch} hold {covered}"
+        invariant(covered == list(range(self._slices)), f"the packs of checkpoint {done.epoch} hold {covered}")
         self._packs.sort(key=lambda pack: pack.container)
         work: dict[str | None, list[Pack]] = defaultdict(list)
         others = sorted(living)
@@ -70,7 +71,7 @@ class Checkpointing:
         return [StoreManifest(done.fence, done.epoch, tuple(self._packs))]
 
     def stored(self, done: StoreManifest) -> list[Instruction]:
-        assert done.epoch > self.newest, f"checkpoint {done.epoch} after {self.newest}"
+        invariant(done.epoch > self.newest, f"checkpoint {done.epoch} after {self.newest}")
         second, self.newest, self.wanted = self.newest, done.epoch, False
         self.give_up()
         return [CutLog(done.fence, second)] if second else []

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from holdfast.invariants import invariant, some
 from holdfast.master.events import Batch, Prepared
 from holdfast.master.instructions import Apply, Instruction, Refusal, RefuseBatch, RunIntake, RunSink, StoreCommit
 from holdfast.master.progress import Progress
@@ -64,16 +65,16 @@ def check_instructions(
     sinks: tuple[str, ...],
 ) -> None:
     prepared = len(flight.prepared) if flight else 0
-    assert progress.furthest <= progress.at(committed, prepared), "a slice applied what was not prepared"
+    invariant(progress.furthest <= progress.at(committed, prepared), "a slice applied what was not prepared")
     for instruction in instructions:
         match instruction:
             case Apply(level=level, fence=fence):
-                assert fence.epoch == committed + 1, "apply of another epoch than the one in flight"
-                assert level <= prepared, "apply before prepare"
+                invariant(fence.epoch == committed + 1, "apply of another epoch than the one in flight")
+                invariant(level <= prepared, "apply before prepare")
             case RunIntake(level=level):
-                assert level == 1 or progress.reached(progress.at(committed, level - 1)), "intake too early"
+                invariant(level == 1 or progress.reached(progress.at(committed, level - 1)), "intake too early")
             case RunSink():
-                assert progress.reached(progress.at(committed + 1)), "a sink before every slice applied"
+                invariant(progress.reached(progress.at(committed + 1)), "a sink before every slice applied")
             case StoreCommit():
-                assert flight is not None, "a commit of no epoch"
-                assert flight.sinks_done == set(sinks), "a commit before every sink is done"
+                flight = some(flight, "a commit of no epoch")
+                invariant(flight.sinks_done == set(sinks), "a commit before every sink is done")

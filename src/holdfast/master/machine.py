@@ -7,7 +7,7 @@ that. The trade-off is a scan over the slices per event, some microseconds for 1
 counters that every path would have to keep right.
 
 No clock, socket, thread, Spark or file in here. Events may come late, doubled and in any order; what cannot
-happen raises ``Impossible``, which tells the story so far.
+happen raises ``Impossible``, which tells the story so far; a master that has met it asks for nothing more.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from holdfast.errors import ContainerError
+from holdfast.invariants import Impossible, invariant, some
 from holdfast.log.records import Fence
 from holdfast.master.checkpointing import Checkpointing
 from holdfast.master.elastic import Elastic, Moment
@@ -87,10 +88,6 @@ LOSSES = 4
 """So many losses in one epoch, for each container there should be, and the epoch is given up."""
 
 
-class Impossible(AssertionError):
-    """Something that the protocol excludes. Its text ends with the last events (→) and instructions (←)."""
-
-
 class Master(View):
     # ----------------------------------------------------------------------------------------------- events
 
@@ -112,9 +109,10 @@ class Master(View):
                 )
                 if self.gathered:
                     owners = {*self._progress.owners} - ({None} if self._job.by_ring else set())
-                    assert owners <= self._elastic.members.hosts.keys(), "a slice has no living owner"
-        except AssertionError as broken:
-            self._impossible(str(broken), broken)
+                    invariant(owners <= self._elastic.members.hosts.keys(), "a slice has no living owner")
+        except Exception as broken:
+            self._stopped = True  # its facts are wrong, and so would be whatever it asked for next
+            self._impossible(broken)
         return self._asking.new
 
     def _take(self, event: Event) -> None:
@@ -123,7 +121,7 @@ class Master(View):
             case Started():
                 self._start(event)
             case _ if not self._started:
-                raise AssertionError("an event before Started")
+                raise Impossible("an event before Started")
             case Clock(at):
                 self._now = max(self._now, at)
                 elastic.clock(at)
@@ -151,15 +149,15 @@ class Master(View):
                 if instruction is not None:  # else it is late, doubled, or about something given up
                     self._answer(instruction, event)
             case _:
-                raise AssertionError("an event the master does not know")
+                raise Impossible("an event the master does not know")
 
     def _start(self, job: Started) -> None:
-        assert not self._started, "Started twice"
-        assert (job.committed == 0) == (job.committed_batch is None), "commits without a batch"
-        assert job.checkpoint <= job.committed, "a checkpoint of an epoch that is not committed"
-        assert [p.level for p in job.prepared] == [*range(1, len(job.prepared) + 1)], "prepared levels with a hole"
-        assert len({p.batch for p in job.prepared}) <= 1, "levels of one epoch prepared for several batches"
-        assert len(job.prepared) <= job.levels, "more levels prepared than there are"
+        invariant(not self._started, "Started twice")
+        invariant((job.committed == 0) == (job.committed_batch is None), "commits without a batch")
+        invariant(job.checkpoint <= job.committed, "a checkpoint of an epoch that is not committed")
+        invariant([p.level for p in job.prepared] == [*range(1, len(job.prepared) + 1)], "prepared levels with a hole")
+        invariant(len({p.batch for p in job.prepared}) <= 1, "levels of one epoch prepared for several batches")
+        invariant(len(job.prepared) <= job.levels, "more levels prepared than there are")
         self._job, self._started = job, True
         self._asking.incarnation = job.incarnation
         self.committed, self._committed_batch = job.committed, job.committed_batch
@@ -241,7 +239,7 @@ class Master(View):
             case Undo(slices=slices, fence=fence), Undone():
                 progress.finish(slices, event.to, progress.at(fence.epoch - 1))
             case RunSink(sink=sink), SinkDone():
-                assert flight is not None, f"sink {sink} of no epoch"
+                flight = some(flight, f"sink {sink} of no epoch")
                 flight.sinks_done.add(sink)
             case StoreCommit(), CommitStored(fence=fence, batch=batch):
                 self._commit(instruction, fence, batch)
@@ -262,7 +260,7 @@ class Master(View):
             case StoreManifest(), ManifestStored():
                 self._asking.ask_all(self._checkpoints.stored(instruction))
             case _:
-                raise AssertionError(f"{type(event).__name__} does not answer {type(instruction).__name__}")
+                raise Impossible(f"{type(event).__name__} does not answer {type(instruction).__name__}")
 
     def _owned(self, instruction: ToContainer) -> frozenset[int]:
         """The slices of an instruction that it was given as their owner, not as the destination of a move."""
@@ -314,19 +312,19 @@ class Master(View):
 
     def _prepared(self, ours: StorePrepare, content: Prepared) -> None:
         flight = self._flight
-        assert flight is not None, "a prepare of no epoch"
-        assert ours.fence.epoch == self.committed + 1, "a prepare of another epoch than the one in flight"
-        assert content.level == ours.level == len(flight.prepared) + 1, "levels are prepared one after the other"
+        flight = some(flight, "a prepare of no epoch")
+        invariant(ours.fence.epoch == self.committed + 1, "a prepare of another epoch than the one in flight")
+        invariant(content.level == ours.level == len(flight.prepared) + 1, "levels are prepared one after the other")
         if content.fence.incarnation > self._job.incarnation:
             return self._stop(content.fence.incarnation)
         flight.prepared.append(content)
         if content.batch != flight.batch:
-            assert len(flight.prepared) == 1, "levels of one epoch prepared for several batches"
+            invariant(len(flight.prepared) == 1, "levels of one epoch prepared for several batches")
             refused, waiting = flight.batch, flight.waiting
             flight.batch, flight.waiting = content.batch, False
             if waiting:
                 refusal = refuse(refused, flight, self.committed, self._committed_batch)
-                assert refusal is not None, "two unlike batches, both welcome"
+                refusal = some(refusal, "two unlike batches, both welcome")
                 self._asking.ask(refusal)
         return None
 
@@ -334,9 +332,9 @@ class Master(View):
         flight = self._flight
         if fence.incarnation > self._job.incarnation:
             return self._stop(fence.incarnation)
-        assert flight is not None, "a commit of no epoch"
-        assert ours.fence.epoch == fence.epoch == self.committed + 1, "committed epochs grow by one"
-        assert batch == flight.batch, f"epoch {fence.epoch} was prepared for {flight.batch}, committed for {batch}"
+        flight = some(flight, "a commit of no epoch")
+        invariant(ours.fence.epoch == fence.epoch == self.committed + 1, "committed epochs grow by one")
+        invariant(batch == flight.batch, f"epoch {fence.epoch} was prepared for {flight.batch}, committed for {batch}")
         self.committed, self._committed_batch = fence.epoch, batch
         self._flight, self._attempt = None, 0
         self._progress.forget_half_applied()
@@ -435,7 +433,7 @@ class Master(View):
         self._elastic.begin_again_past(here, self.fence)
         if not self._asking.awaits(Undo):
             error, flight.failure = flight.failure, None
-            assert error is not None, "an undo without a failure"
+            error = some(error, "an undo without a failure")
             self._fail(error)
 
     def _advance_checkpoint(self) -> None:
@@ -459,9 +457,13 @@ class Master(View):
 
     def _step(self, instruction: RunIntake | StorePrepare | RunSink | StoreCommit) -> None:
         flight = self._flight
-        assert flight is not None, "a step of no epoch"
-        assert flight.step is None, "one step at a time"
+        flight = some(flight, "a step of no epoch")
+        invariant(flight.step is None, "one step at a time")
         flight.step = self._asking.ask(instruction)
 
-    def _impossible(self, what: str, cause: AssertionError) -> NoReturn:
-        raise Impossible(f"{what}\nThe story so far:\n{self._asking.story()}") from cause
+    def _impossible(self, cause: Exception) -> NoReturn:
+        what = str(cause) if isinstance(cause, Impossible) else f"{type(cause).__name__}: {cause}"
+        impossible = Impossible(what)
+        impossible.story = self._asking.story()
+        impossible.add_note(f"The story so far:\n{impossible.story}")
+        raise impossible from cause

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from holdfast.invariants import invariant
 from holdfast.master.asking import Asking
 from holdfast.master.instructions import NeedContainers
 
@@ -34,7 +35,7 @@ class Membership:
         return len(self.staying) < self.wanted and self._failed_starts < FAILED_STARTS
 
     def scale(self, wanted: int) -> None:
-        assert wanted >= 1, "a job needs a container"
+        invariant(wanted >= 1, "a job needs a container")
         self.wanted, self._failed_starts = wanted, 0
 
     def join(self, container: str, host: str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 
+from holdfast.invariants import invariant
 from holdfast.master.assignment import assign
 
 NOWHERE = -1
@@ -18,8 +19,8 @@ NOWHERE = -1
 
 class Progress:
     def __init__(self, slices: int, levels: int) -> None:
-        assert slices >= 1, "a stage has at least one slice"
-        assert levels >= 1, "a job has at least one level"
+        invariant(slices >= 1, "a stage has at least one slice")
+        invariant(levels >= 1, "a job has at least one level")
         self.levels = levels
         self.owners: tuple[str | None, ...] = (None,) * slices
         self._position = [NOWHERE] * slices
@@ -66,7 +67,7 @@ class Progress:
 
     def give(self, slice_: int, owner: str, position: int = NOWHERE, task: str | None = None) -> None:
         """A new owner that has the slice at this position, and perhaps is at work on it."""
-        assert self._task[slice_] is None, f"slice {slice_} is busy with {self._task[slice_]}"
+        invariant(self._task[slice_] is None, f"slice {slice_} is busy with {self._task[slice_]}")
         self.owners = (*self.owners[:slice_], owner, *self.owners[slice_ + 1 :])
         self._position[slice_], self._task[slice_] = position, task
 
@@ -75,7 +76,7 @@ class Progress:
         before, dealt = self.owners, assign(self.owners, living, takers)
         self.owners = tuple(None if slice_ in waiting else owner for slice_, owner in enumerate(dealt))
         for slice_, (old, new) in enumerate(zip(before, self.owners, strict=True)):
-            assert old is None or old == new, f"slice {slice_} was taken from {old}, which lives"
+            invariant(old is None or old == new, f"slice {slice_} was taken from {old}, which lives")
 
     def lose(self, container: str) -> None:
         """Forget an owner and all it held."""
@@ -91,12 +92,12 @@ class Progress:
 
     def begin(self, slices: Iterable[int], task: str) -> None:
         for slice_ in slices:
-            assert self._task[slice_] is None, f"slice {slice_} is busy with {self._task[slice_]}"
+            invariant(self._task[slice_] is None, f"slice {slice_} is busy with {self._task[slice_]}")
             self._task[slice_] = task
 
     def finish(self, slices: Iterable[int], task: str, position: int) -> None:
         for slice_ in slices:
-            assert self._task[slice_] == task, f"slice {slice_} is busy with {self._task[slice_]}, not {task}"
+            invariant(self._task[slice_] == task, f"slice {slice_} is busy with {self._task[slice_]}, not {task}")
             self._task[slice_] = None
             self._position[slice_] = position
             self._half.discard(slice_)

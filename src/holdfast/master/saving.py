@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from holdfast.invariants import Impossible
 from holdfast.master.events import ShardsSaved
 from holdfast.master.instructions import SaveShards
 from holdfast.safety.policies import Terms
@@ -47,7 +48,8 @@ class Saving:
         return True
 
     def saved(self, done: SaveShards, answer: ShardsSaved) -> None:
-        assert self._safety.shards is not None, "pieces of a job that has none"
+        if self._safety.shards is None:
+            raise Impossible("pieces of a job that has none")
         self._copies.update(answer.copies)
         last = self._last.get(done.container)
         peers = len(last.facts[1]) - 1 if last is not None and last.facts is not None else 0

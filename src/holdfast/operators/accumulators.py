@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from holdfast.invariants import Impossible, invariant
 from holdfast.operators.accumulator import Accumulator, Input
 from holdfast.operators.chosen import Distinct, Extreme, Pick
 from holdfast.operators.spec import AggregateSpec
@@ -78,7 +79,8 @@ class Sum(Accumulator):
 
     def __init__(self, spec: AggregateSpec, ansi: bool, kind: AtomicType) -> None:
         super().__init__(spec, ansi)
-        assert spec.input is not None
+        if spec.input is None:
+            raise Impossible("this aggregate is of a column")
         if kind.kind == "decimal":
             self.output = decimal(kind.precision + _DECIMAL_HEADROOM, kind.scale)
         else:
@@ -139,7 +141,8 @@ class Mean(Accumulator):
 
     def __init__(self, spec: AggregateSpec, ansi: bool, kind: AtomicType) -> None:
         super().__init__(spec, ansi)
-        assert spec.input is not None
+        if spec.input is None:
+            raise Impossible("this aggregate is of a column")
         self._exact = kind.kind == "decimal"
         if self._exact:
             self._total = decimal(kind.precision + _DECIMAL_HEADROOM, kind.scale)
@@ -217,7 +220,8 @@ class Moments(Accumulator):
 
     def __init__(self, spec: AggregateSpec, ansi: bool, kind: AtomicType) -> None:
         super().__init__(spec, ansi)
-        assert spec.input is not None
+        if spec.input is None:
+            raise Impossible("this aggregate is of a column")
         self.inputs = ((spec.input, kind, "float"),)
 
     def fold(
@@ -244,7 +248,7 @@ class Moments(Accumulator):
         other_arenas: Sequence[Arena | None],
         sign: int = 1,
     ) -> None:
-        assert sign > 0, "rounding stays behind when moments are taken out of moments"
+        invariant(sign > 0, "rounding stays behind when moments are taken out of moments")
         combine.combine_moments(*columns, slots, *others)
 
     def finish(self, columns: Sequence[Array], arenas: Sequence[Arena | None]) -> pa.Array:

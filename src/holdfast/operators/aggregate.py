@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import FunctionError, PlanError
+from holdfast.invariants import invariant
 from holdfast.operators.accumulators import (
     Accumulator,
     Count,
@@ -94,7 +95,7 @@ class AggregateOperator:
 
     def output_types(self, port: str = MAIN) -> tuple[tuple[str, str], ...]:
         """(name, Spark type) of every output column."""
-        assert port == MAIN, f"an aggregation has no output '{port}'"
+        invariant(port == MAIN, f"an aggregation has no output '{port}'")
         names = self.output_schema.names
         return tuple((name, kind.name) for name, kind in zip(names, self._outputs, strict=True))
 
@@ -115,8 +116,9 @@ class AggregateOperator:
     def decode(self, batch: pa.RecordBatch, *, port: int = 0, partial: bool = False) -> Rows:
         """Arrow to NumPy, once a chunk."""
         keys = self._codec.decode(batch)
-        assert not partial or all(self.partial_columns(i) is not None for i in range(len(self._accumulators))), (
-            "this stage has no partial input"
+        invariant(
+            not partial or all(self.partial_columns(i) is not None for i in range(len(self._accumulators))),
+            "this stage has no partial input",
         )
         inputs = self._partial_inputs if partial else self._inputs
         sign = arrow.ints(batch.column("_d")) if self.spec.updating_input else NO_INTS
@@ -196,7 +198,7 @@ class AggregateOperator:
         return table.find(keys)
 
     def empty(self, port: str) -> pa.RecordBatch:
-        assert port == MAIN, f"an aggregation has no output '{port}'"
+        invariant(port == MAIN, f"an aggregation has no output '{port}'")
         return pa.RecordBatch.from_pylist([], self.output_schema)
 
     def fold(self, table: Table, slots: Ints, rows: Rows) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from holdfast.invariants import Impossible, invariant
 from holdfast.operators.accumulator import Accumulator
 from holdfast.operators.spec import AggregateSpec
 from holdfast.state import arrow, combine, fold, sketch
@@ -23,7 +24,8 @@ class _Chosen(Accumulator):
 
     def __init__(self, spec: AggregateSpec, ansi: bool, kind: AtomicType) -> None:
         super().__init__(spec, ansi)
-        assert spec.input is not None
+        if spec.input is None:
+            raise Impossible("this aggregate is of a column")
         self.output = kind
         self.columns = ({"int": INT, "float": FLOAT, "decimal": DECIMAL, "bytes": SPANS}[kind.kind], FLAG)
         self.inputs = ((spec.input, kind, kind.kind),)
@@ -88,7 +90,7 @@ class Extreme(_Chosen):
         other_arenas: Sequence[Arena | None],
         sign: int = 1,
     ) -> None:
-        assert sign > 0, "nothing can be taken out of an extreme"
+        invariant(sign > 0, "nothing can be taken out of an extreme")
         self.fold(columns, arenas, slots, [_as_values(others, other_arenas)], NO_INTS)
 
 
@@ -131,7 +133,7 @@ class Pick(_Chosen):
         sign: int = 1,
     ) -> None:
         """What stands in a slot came before what comes now."""
-        assert sign > 0, "nothing can be taken out of a first or last"
+        invariant(sign > 0, "nothing can be taken out of a first or last")
         has = np.flatnonzero(others[1] != fold.UNSEEN)
         value = _as_values([column[has] for column in others], other_arenas)
         self.fold(columns, arenas, slots[has], [value], NO_INTS)
@@ -144,7 +146,8 @@ class Distinct(Accumulator):
 
     def __init__(self, spec: AggregateSpec, ansi: bool, precision: int) -> None:
         super().__init__(spec, ansi)
-        assert spec.input is not None
+        if spec.input is None:
+            raise Impossible("this aggregate is of a column")
         self.columns = (ColumnSpec("uint8", 1 << precision),)
         self.inputs = ((spec.input, BIGINT, "int"),)
 
@@ -167,7 +170,7 @@ class Distinct(Accumulator):
         other_arenas: Sequence[Arena | None],
         sign: int = 1,
     ) -> None:
-        assert sign > 0, "nothing can be taken out of a sketch"
+        invariant(sign > 0, "nothing can be taken out of a sketch")
         combine.combine_sketches(columns[0], slots, others[0])
 
     def finish(self, columns: Sequence[Array], arenas: Sequence[Arena | None]) -> pa.Array:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from holdfast.invariants import Impossible
 from holdfast.operators.accumulator import Accumulator, Input
 from holdfast.operators.spec import AggregateSpec
 from holdfast.state import arrow, fold
@@ -34,7 +35,8 @@ class CountDistinct(Accumulator):
 
     def __init__(self, spec: AggregateSpec, ansi: bool, kind: AtomicType) -> None:
         super().__init__(spec, ansi)
-        assert spec.input is not None
+        if spec.input is None:
+            raise Impossible("this aggregate is of a column")
         self.kind = kind
         self.partials = () if spec.where is None else (BIGINT,)
         value: Input = (spec.input, kind, kind.kind)
@@ -59,7 +61,7 @@ class CountDistinct(Accumulator):
         other_arenas: Sequence[Arena | None],
         sign: int = 1,
     ) -> None:
-        raise AssertionError("numbers of distinct values do not add up: windows refuse them")
+        raise Impossible("numbers of distinct values do not add up: windows refuse them")
 
     def finish(self, columns: Sequence[Array], arenas: Sequence[Arena | None]) -> pa.Array:
         return arrow.of_fixed(BIGINT, columns[0], NO_BYTES)

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import PlanError
+from holdfast.invariants import Impossible
 from holdfast.operators.keyed import Fields, KeyedOperator, refuse_doubles, schema_of
 from holdfast.operators.spec import Column
 from holdfast.state import bloom
@@ -134,7 +135,8 @@ class DistinctOperator(KeyedOperator):
         return first
 
     def _filter(self, work: Work, keys: KeyRows, times: Ints | None) -> Ints:
-        assert self._plan is not None, "no filter was asked for"
+        if self._plan is None:
+            raise Impossible("no filter was asked for")
         table, within = work.tables[0], self.spec.within
         blocks = bloom.blocks_of(keys.hash, self._plan.blocks)
         forever = times is None or within is None
@@ -185,7 +187,8 @@ def _block_keys(generations: Ints, blocks: Ints) -> KeyRows:
 
 
 def _plan(spec: DistinctSpec) -> bloom.Plan:
-    assert spec.bloom is not None, "no filter was asked for"
+    if spec.bloom is None:
+        raise Impossible("no filter was asked for")
     keys, error = spec.bloom
     mean = keys / spec.slices
     # Slices are not equally full; and where a key looks into three filters, each has a third of the error.

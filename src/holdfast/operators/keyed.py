@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import PlanError
+from holdfast.invariants import invariant
 from holdfast.operators.spec import Column
 from holdfast.state import arrow
 from holdfast.state.columns import NO_INTS, Ints
@@ -65,7 +66,7 @@ class KeyedOperator:
 
     def decode(self, batch: pa.RecordBatch, *, port: int = 0, partial: bool = False) -> Rows:
         """A chunk of one input: ``_h``, keys, values, and ``_d`` where rows can be taken back."""
-        assert not partial, "this stage has no partial input"
+        invariant(not partial, "this stage has no partial input")
         names = [f"v{number}" for number in range(len(self.values[port]))]
         sign = arrow.ints(batch.column("_d")) if "_d" in batch.schema.names else NO_INTS
         return Rows(self.codec.decode(batch), self.payloads[port].decode(batch, names), sign)

@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 from holdfast.errors import PlanError
+from holdfast.invariants import invariant, some
 from holdfast.operators import timers
 from holdfast.operators.calls import Calls, Function
 from holdfast.operators.keyed import KeyedOperator, refuse_doubles, typed
@@ -91,7 +92,7 @@ class ProcessOperator(KeyedOperator):
 
     def apply(self, work: Work, *inputs: Rows | None) -> None:
         (rows,) = inputs
-        assert rows is None or not (rows.sign < 0).any(), "a function cannot take rows back"
+        invariant(rows is None or not (rows.sign < 0).any(), "a function cannot take rows back")
         if "clock" in self._kinds:
             self._bury_empty(work, self.states.sweep(work, "clock", work.time.clock))
         chosen = NO_INTS if rows is None or not len(rows) else self._chosen(work, rows)
@@ -122,7 +123,7 @@ class ProcessOperator(KeyedOperator):
         table = work.tables[0]
         placed = NO_INTS
         if len(chosen):
-            assert rows is not None
+            rows = some(rows, "a call by a row")
             placed = work.place(rows.keys if len(chosen) == len(rows) else rows.keys.take(chosen))
         order = np.argsort(placed, kind="stable")
         placed = placed[order]
@@ -139,7 +140,7 @@ class ProcessOperator(KeyedOperator):
         agenda = timers.Agenda(work.time, due, np.searchsorted(slots, due.keys))
         calls = Calls(self, work, gathered, self._keys_of(table, slots), agenda)
         if len(owners):
-            assert rows is not None
+            rows = some(rows, "a call by a row")
             order = chosen[order]
             given, stops = self._given(rows, order), np.append(starts[1:], len(order))
             calls.rows(given, ats.tolist(), starts.tolist(), stops.tolist())

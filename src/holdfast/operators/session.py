@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import PlanError
+from holdfast.invariants import invariant
 from holdfast.operators.accumulating import Arenas, Inputs, accumulators, copy_rows, fresh
 from holdfast.operators.keyed import Fields, KeyedOperator, refuse_doubles
 from holdfast.operators.spec import AggregateSpec, Column
@@ -79,8 +80,8 @@ class SessionOperator(KeyedOperator):
     """Table 0: sessions by (key, number), numbers in the order of time. Table 1: the numbers that a key has open."""
 
     def __init__(self, spec: SessionSpec) -> None:
-        assert spec.unit in ("event", "clock"), f"unknown unit {spec.unit!r}"
-        assert spec.mode in ("append", "update"), f"unknown mode {spec.mode!r}"
+        invariant(spec.unit in ("event", "clock"), f"unknown unit {spec.unit!r}")
+        invariant(spec.mode in ("append", "update"), f"unknown mode {spec.mode!r}")
         if spec.gap <= 0:
             raise PlanError(
                 f"a session's gap of {spec.gap} would never let two rows be together.",
@@ -169,7 +170,7 @@ class SessionOperator(KeyedOperator):
         of = np.repeat(keys, count)
         numbers = np.arange(len(of)) - np.repeat(np.cumsum(count) - count, count)
         slots = sessions.find(owners.keys(of).extended(owners.columns[LOWEST][of] + numbers))
-        assert (slots >= 0).all(), "a key has lost a session"
+        invariant((slots >= 0).all(), "a key has lost a session")
         return _Old(slots, of, numbers, sessions.columns[FIRST][slots], sessions.columns[LAST][slots])
 
     def _joined(self, work: Work, old: _Old, owners: Ints, firsts: Ints, lasts: Ints) -> _Groups:

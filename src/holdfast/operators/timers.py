@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from holdfast.invariants import invariant, some
 from holdfast.state import arrow
 from holdfast.state.columns import FLAG, NO_BYTES, NO_INTS, SPANS, Ints
 from holdfast.state.keys import KeyCodec
@@ -76,10 +77,10 @@ def due(work: Work) -> Due:
         return NONE_DUE
     slots = slots[np.lexsort((times[slots], kinds[slots]))]
     arena = table.arenas[_NAME]
-    assert arena is not None, "names are bytes"
+    arena = some(arena, "names are bytes")
     names = arrow.of_spans(pa.string(), table.columns[_NAME][slots], arena.data, NO_BYTES).to_pylist()
     keys = work.tables[0].find(table.keys(slots).shortened(_WORDS))
-    assert (keys >= 0).all(), "a key with a timer is in the table"
+    invariant((keys >= 0).all(), "a key with a timer is in the table")
     return Due(slots, keys, kinds[slots], times[slots], names)
 
 
@@ -142,7 +143,7 @@ class Agenda:
         found = work.place(keys, TABLE)
         new = np.flatnonzero(table.columns[_ALIVE][found] == 0)
         arena = table.arenas[_NAME]
-        assert arena is not None, "names are bytes"
+        arena = some(arena, "names are bytes")
         names = pa.array([timers[at].name for at in new.tolist()], pa.string())
         table.columns[_NAME][found[new]] = append(arena, *arrow.spans(names))
         table.columns[_ALIVE][found[new]] = 1

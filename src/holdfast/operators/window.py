@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import PlanError
+from holdfast.invariants import invariant
 from holdfast.operators.accumulating import Arenas, Inputs, accumulators
 from holdfast.operators.grid import Grid
 from holdfast.operators.keyed import Fields, KeyedOperator, refuse_doubles
@@ -143,9 +144,9 @@ class WindowOperator(KeyedOperator):
 
 
 def _check(spec: WindowSpec) -> None:
-    assert spec.unit in ("event", "clock", "rows"), f"unknown unit {spec.unit!r}"
-    assert spec.mode in ("append", "update"), f"unknown mode {spec.mode!r}"
-    assert (spec.time is not None) or spec.unit != "event", "windows in event time need a time column"
+    invariant(spec.unit in ("event", "clock", "rows"), f"unknown unit {spec.unit!r}")
+    invariant(spec.mode in ("append", "update"), f"unknown mode {spec.mode!r}")
+    invariant((spec.time is not None) or spec.unit != "event", "windows in event time need a time column")
     what = todo = ""
     if spec.size <= 0 or spec.every <= 0:
         what, todo = "has to be longer than nothing, and so have the steps between windows", "give a positive length."

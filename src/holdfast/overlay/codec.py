@@ -10,6 +10,7 @@ from dataclasses import fields
 from typing import Any, get_args, get_origin, get_type_hints
 
 from holdfast.errors import HoldfastError
+from holdfast.invariants import invariant
 from holdfast.overlay.ids import RING
 from holdfast.overlay.messages import (
     Ask,
@@ -57,7 +58,7 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [to_plain(one) for one in value]
     if isinstance(value, dict):
-        assert _KIND not in value, f"a payload may not have a field '{_KIND}'"
+        invariant(_KIND not in value, f"a payload may not have a field '{_KIND}'")
         return {key: to_plain(one) for key, one in value.items()}
     return value
 

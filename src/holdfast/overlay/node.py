@@ -18,6 +18,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.invariants import Impossible
 from holdfast.overlay.core import Combine, Core
 from holdfast.overlay.events import (
     Answered,
@@ -123,7 +124,8 @@ class Node:
             self.view.suspects.pop(sender, None)
             if sender not in self.view.leaves.members:
                 self.membership.meet(sender)
-            assert isinstance(message, Route)
+            if not isinstance(message, Route):
+                raise Impossible(f"{message!r} is no Route")
             self.router.forward(message)
             self._serve_groups()
         else:
@@ -140,7 +142,8 @@ class Node:
             if isinstance(route.payload, Publication):
                 self.groups.cast(route.payload.group, route.id, route.payload.payload, sender=None)
             else:
-                assert isinstance(route.payload, Collection)
+                if not isinstance(route.payload, Collection):
+                    raise Impossible(f"{route.payload!r} is no Collection")
                 self.gathers.ask(Ask(route.payload.group, route.id, route.payload.question), parent=None)
 
     def _silent(self, event: Silent) -> None:
@@ -222,7 +225,8 @@ class Node:
         self.gathers.answered(event.id, event.value)
 
     def _must_be_joined(self, event: Event) -> None:
-        assert self._core.joined, f"{event} at {self}, which is not part of a ring"
+        if not self._core.joined:
+            raise Impossible(f"{event} at {self}, which is not part of a ring")
 
     # ----------------------------------------------------------------------------------------------- from others
 

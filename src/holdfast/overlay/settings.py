@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from holdfast.invariants import invariant
 from holdfast.overlay.ids import BITS
 
 
@@ -37,6 +38,6 @@ class Settings:
     """Ticks for which at least the ids of messages are remembered, to drop doubled ones."""
 
     def __post_init__(self) -> None:
-        assert BITS % self.bits == 0, f"digits of {self.bits} bits do not fit {BITS} bits"
-        assert self.leaves >= 2, "a leaf set has two sides"
-        assert self.leaves % 2 == 0, "a leaf set has two equal sides"
+        invariant(BITS % self.bits == 0, f"digits of {self.bits} bits do not fit {BITS} bits")
+        invariant(self.leaves >= 2, "a leaf set has two sides")
+        invariant(self.leaves % 2 == 0, "a leaf set has two equal sides")

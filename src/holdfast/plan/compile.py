@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.types import StructType
 
 from holdfast.errors import PlanError
+from holdfast.invariants import Impossible
 from holdfast.operators.build import kind_of
 from holdfast.operators.distinct import DistinctSpec
 from holdfast.operators.spec import Column as PlainColumn
@@ -96,7 +97,8 @@ class StageInput:
         def columns(node: Node) -> list[str]:
             return [name for name in evaluate(node, frames, self.hidden).columns if name not in self.hidden]
 
-        assert self.time_column is not None, "asked before: watches"
+        if self.time_column is None:
+            raise Impossible("asked before: watches")
         return evaluate(watched(self.node, self.time_column, columns, see), frames, self.hidden)
 
     def rows(self, frames: Mapping[Node, DataFrame]) -> DataFrame:
@@ -211,7 +213,8 @@ class JobPlan(Plan):
 
     @property
     def _tagging(self) -> Tagging:
-        assert self._stream[1] is not None, "asked before: tagged"
+        if self._stream[1] is None:
+            raise Impossible("asked before: tagged")
         return self._stream[1]
 
     def branch(self, batch: DataFrame, sink: Sink) -> DataFrame:

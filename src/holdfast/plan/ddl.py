@@ -11,6 +11,7 @@ from pyspark.sql import types as t
 from pyspark.sql.types import DataType, StructField, StructType
 
 from holdfast.errors import PlanError
+from holdfast.invariants import some
 
 _TYPES: dict[str, DataType] = {
     "boolean": t.BooleanType(),
@@ -68,7 +69,7 @@ def struct_of(columns: tuple[tuple[str, str], ...]) -> StructType:
     fields = []
     for name, kind in columns:
         found = data_type(kind)
-        assert found is not None, f"'{name}' has type {kind}, which no stage holds"
+        found = some(found, f"'{name}' has type {kind}, which no stage holds")
         fields.append(StructField(name, found))
     return StructType(fields)
 

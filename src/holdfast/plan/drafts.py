@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from holdfast.errors import PlanError
+from holdfast.invariants import some
 from holdfast.operators.build import Spec
 from holdfast.operators.spec import AggregateSpec, StageSpec
 from holdfast.operators.spec import Column as PlainColumn
@@ -357,7 +358,7 @@ def window_top_k(
     _refuse_updating(draft, "a top_k of windows")
     item = draft.inputs[0]
     time = draft.take_time(on)
-    assert time is not None, "these windows are in event time"
+    time = some(time, "these windows are in event time")
     order = _order(item, by)
     return WindowTopKSpec(item.keys, tuple(item.values.plain), order, k, time, size, offset, ties, rank)
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.invariants import some
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
@@ -78,7 +80,7 @@ def tagged_union(branches: Sequence[DataFrame]) -> tuple[DataFrame, Tagging]:
         ]
         rows = branch.select(F.lit(number).alias(INPUT), *columns)
         union = rows if union is None else union.union(rows)
-    assert union is not None, "a union of nothing"
+    union = some(union, "a union of nothing")
     return union, found
 
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any, Literal, Protocol
 
 from holdfast.errors import ContainerError, PlanError
+from holdfast.invariants import some
 from holdfast.recovery.choosing import figure_7
 from holdfast.recovery.gathering import (
     Answered,
@@ -186,5 +187,5 @@ def recover(
                     todo="Restore it from a checkpoint.",
                 )
     version = machine.slices[0].version
-    assert version is not None, "it is done"
+    version = some(version, "it is done")
     return version, {piece: kept[piece] for piece in cut.pieces(0)}

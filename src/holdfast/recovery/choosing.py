@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
+from holdfast.invariants import Impossible
 from holdfast.recovery.plans import Branch, Plan, Sources
 from holdfast.recovery.policies import Auto, Line, Star, Store, Structure, Tree
 
@@ -107,7 +108,8 @@ def settle(
             tolerates_store=policy.tolerates_store,
             latency_sensitive=policy.latency_sensitive,
         )
-        assert chosen is not None, "pieces are state"
+        if chosen is None:
+            raise Impossible("pieces are state")
         return chosen
     costs: dict[Structure | Store, float] = {Store(): predicted_store(nbytes, speeds, replacing)}
     enough = GOOD_ENOUGH * _least(sources, speeds, replacing)

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
 
+from holdfast.invariants import Impossible
 from holdfast.recovery.choosing import Speeds, settle
 from holdfast.recovery.plans import Branch, Sources
 from holdfast.recovery.policies import Auto, Star, Store, Structure
@@ -203,7 +204,7 @@ class Gathering:
 
     @singledispatchmethod
     def _on(self, event: object) -> None:
-        raise AssertionError(f"an unknown event: {event}")
+        raise Impossible(f"an unknown event: {event}")
 
     @_on.register
     def _(self, event: Begin) -> None:
@@ -243,7 +244,8 @@ class Gathering:
         for number in sorted({piece.slice for piece in kept}):
             one = self.slices[number]
             if not one.missing:
-                assert one.version is not None, "pieces are kept of a chosen version only"
+                if one.version is None:
+                    raise Impossible("pieces are kept of a chosen version only")
                 one.over = True
                 self._out.append(Done(number, one.version))
 

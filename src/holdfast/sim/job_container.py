@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import FencedError, FunctionError, HoldfastError, StoreError, TokenError
+from holdfast.invariants import Impossible
 from holdfast.master.events import Answer, CheckpointWritten, CopiesSent, PacksVerified
 from holdfast.master.instructions import (
     Activate,
@@ -111,21 +112,23 @@ class ContainerHost(Process):
     # -------------------------------------------------------------------------------------------------- requests
 
     def receive(self, sender: Any, message: Any) -> None:
-        assert isinstance(message, Call)
+        if not isinstance(message, Call):
+            raise Impossible(f"{message!r} is no Call")
         if message.number not in self._seen:
             self._seen.add(message.number)
             self.work(0.0005, self._begin, message)
 
     def unreached(self, peer: Any, message: Any) -> None:
         """The answer did not get there: its connection is broken, or its bytes wait for the cut to heal."""
-        assert isinstance(message, Reply)
+        if not isinstance(message, Reply):
+            raise Impossible(f"{message!r} is no Reply")
         if not self._job.network.connected(self.name, peer):
             self.later(0.5, self._send, message)
         elif driver := self._job.drivers.get(self.driver):
             driver.unreachable(message.number)
 
     def silent(self, peer: Any) -> None:
-        raise AssertionError("containers send no heartbeats here")
+        raise Impossible("containers send no heartbeats here")
 
     def admit(self, call: Call) -> None:
         if call.container != self.name:
@@ -146,10 +149,12 @@ class ContainerHost(Process):
             case SendCopies():
                 Sending(self._job, self, told, lambda answer: self._reply(call, answer)).start()
             case SaveShards():
-                assert self.ring is not None, "pieces of a job that has none"
+                if self.ring is None:
+                    raise Impossible("pieces of a job that has none")
                 self.ring.save_slices(self, told, lambda answer: self._reply(call, answer))
             case Gather():
-                assert self.ring is not None, "pieces of a job that has none"
+                if self.ring is None:
+                    raise Impossible("pieces of a job that has none")
                 self.ring.healers[self.name].ready(told, lambda answer: self._reply(call, answer))
             case Restore(slices=slices, epoch=epoch, checkpoint=checkpoint):
                 nbytes = costs.slice * len(slices) if checkpoint else 0.0
@@ -175,7 +180,8 @@ class ContainerHost(Process):
 
     def _finish(self, call: Call) -> None:
         told = call.instruction
-        assert isinstance(told, ToContainer)
+        if not isinstance(told, ToContainer):
+            raise Impossible(f"{told!r} is no ToContainer")
         try:
             self._reply(call, self.model.perform(told))
         except HoldfastError as error:
@@ -184,7 +190,8 @@ class ContainerHost(Process):
     def _apply(self, call: Call) -> None:
         """A user's function may raise in the middle of it."""
         told = call.instruction
-        assert isinstance(told, Apply)
+        if not isinstance(told, Apply):
+            raise Impossible(f"{told!r} is no Apply")
         if self.world.random.random() < self._job.raising:
             some = frozenset(sorted(told.slices)[: self.world.random.randrange(len(told.slices))])
             if some:
@@ -208,7 +215,8 @@ class ContainerHost(Process):
         return lambda: self.work(0.002, done)
 
     def _verify(self, call: Call) -> None:
-        assert isinstance(call.instruction, VerifyPacks)
+        if not isinstance(call.instruction, VerifyPacks):
+            raise Impossible(f"{call.instruction!r} is no VerifyPacks")
         try:
             for pack in call.instruction.packs:
                 self._job.store.unpacked(pack.file)

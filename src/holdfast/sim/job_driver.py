@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import StoreError
+from holdfast.invariants import Impossible, invariant
 from holdfast.master.events import (
     Answer,
     Clock,
@@ -141,15 +142,15 @@ class Driver(Process):
             case RunIntake() | RunSink() | FinishBatch() | FailBatch() | RefuseBatch():
                 self.spark.take(told)
             case TellPeople(text=said):
-                assert "put out" not in said, f"dual mode saw unlike outputs: {said}"
+                invariant("put out" not in said, f"dual mode saw unlike outputs: {said}")
             case Stop(successor=successor):
-                assert self._job.store.owner >= successor > self.incarnation, "deposed by nobody"
+                invariant(self._job.store.owner >= successor > self.incarnation, "deposed by nobody")
                 self.deposed = True
                 self.later(1.0 + chance.random(), self.crash, "it was deposed")
             case NeedContainers(count):
                 self.later(0.3 + chance.random(), self._start, count)
             case EndContainer(container):
-                assert container not in self.master.routing.table, "an owner was ended"
+                invariant(container not in self.master.routing.table, "an owner was ended")
                 if host := self._part_with(container):
                     host.asked_to_leave = True
                     self.later(0.02, host.end, "nobody needs it")
@@ -200,7 +201,7 @@ class Driver(Process):
                     store.cut_log(epoch)
                     return
                 case _:
-                    raise AssertionError(f"not for the store: {told}")
+                    raise Impossible(f"not for the store: {told}")
         except StoreError as failure:
             error, answer = failure, Answer(told.id)
         self.tell(Failed(told.id, error) if error else answer)
@@ -238,7 +239,8 @@ class Driver(Process):
         self._older[number] = rest[0] if rest else None
 
     def receive(self, sender: Any, message: Any) -> None:
-        assert isinstance(message, Reply)
+        if not isinstance(message, Reply):
+            raise Impossible(f"{message!r} is no Reply")
         self.later(0.0, self._answered, message)
 
     def _answered(self, reply: Reply) -> None:
@@ -257,7 +259,8 @@ class Driver(Process):
 
     def unreached(self, peer: Any, message: Any) -> None:
         """Bytes on a cut line wait, as TCP's do; any other failure is a broken connection."""
-        assert isinstance(message, Call)
+        if not isinstance(message, Call):
+            raise Impossible(f"{message!r} is no Call")
         if self._job.network.connected(self.name, peer):
             self.unreachable(message.number)
         elif message.container in self.fleet and message.number in self._calls:
@@ -272,7 +275,7 @@ class Driver(Process):
                 self.later(0.0, self._kill, container)
 
     def silent(self, peer: Any) -> None:
-        raise AssertionError("pings are played here, one by one")
+        raise Impossible("pings are played here, one by one")
 
     # -------------------------------------------------------------------------------------------------- the fleet
 

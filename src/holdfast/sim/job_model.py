@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from holdfast.errors import EpochGone, StoreError
+from holdfast.invariants import Impossible, invariant, some
 from holdfast.log.records import Fence
 from holdfast.master.events import (
     Activated,
@@ -93,25 +94,25 @@ class Store:
 
     def put_prepare(self, told: StorePrepare) -> PrepareStored:
         epoch, level = told.fence.epoch, told.level
-        assert level == 1 or (epoch, level - 1) in self.prepares, "a level is prepared before the one below it"
+        invariant(level == 1 or (epoch, level - 1) in self.prepares, "a level is prepared before the one below it")
         ours = Prepared(level, told.fence, told.batch)
         return PrepareStored(told.id, self.prepares.setdefault((epoch, level), (ours, told.tags))[0])
 
     def put_commit(self, told: StoreCommit) -> CommitStored:
         epoch = told.fence.epoch
-        assert all((sink, epoch) in self.taken for sink in self.sinks), "a commit before its sinks"
-        assert epoch <= self.committed + 1, "a commit with a gap"
+        invariant(all((sink, epoch) in self.taken for sink in self.sinks), "a commit before its sinks")
+        invariant(epoch <= self.committed + 1, "a commit with a gap")
         return CommitStored(told.id, *self.commits.setdefault(epoch, (told.fence, told.batch)))
 
     def put_sink(self, sink: str, epoch: int, rows: tuple[int, ...]) -> None:
-        assert self.taken.setdefault((sink, epoch), rows) == rows, f"{sink} saw unlike rows of epoch {epoch}"
+        invariant(self.taken.setdefault((sink, epoch), rows) == rows, f"{sink} saw unlike rows of epoch {epoch}")
 
     def put_manifest(self, epoch: int, packs: Iterable[Pack]) -> None:
         self.manifests.setdefault(epoch, {slice_: pack.file for pack in packs for slice_ in sorted(pack.slices)})
 
     def cut_log(self, epoch: int) -> None:
-        assert epoch in self.manifests, "cut where no checkpoint is"
-        assert epoch < max(self.manifests), "cut at the newest checkpoint"
+        invariant(epoch in self.manifests, "cut where no checkpoint is")
+        invariant(epoch < max(self.manifests), "cut at the newest checkpoint")
         self.cut = max(self.cut, epoch)
 
     def checkpointed(self, checkpoint: int, slice_: int) -> int:
@@ -124,7 +125,8 @@ class Store:
 
     def unpacked(self, file: object) -> Mapping[int, int]:
         """slice → state"""
-        assert isinstance(file, tuple)
+        if not isinstance(file, tuple):
+            raise Impossible(f"{file!r} is no tuple")
         return dict(file)
 
     def replayed(self, slice_: int, state: int, begin: int, end: int) -> int:
@@ -149,19 +151,21 @@ class Store:
 
     def check(self, since: int = 0) -> None:
         """The commits above ``since``: no hole, every batch once, every sink the oracle's rows."""
-        assert sorted(self.commits) == [*range(1, self.committed + 1)], "a hole in the commits"
+        invariant(sorted(self.commits) == [*range(1, self.committed + 1)], "a hole in the commits")
         for epoch in range(since + 1, self.committed + 1):
             batch = self.commits[epoch][1]
             before = self.commits[epoch - 1][1] if epoch > 1 else None
             if batch.tick:  # the next of its kind after the batch before
-                assert before is not None, "a tick before any batch"
-                assert batch == replace(before, tick=before.tick + 1), "a tick twice, or never"
+                before = some(before, "a tick before any batch")
+                invariant(batch == replace(before, tick=before.tick + 1), "a tick twice, or never")
             else:
-                assert batch == spark_batch(before.batch_id + 1 if before else 0), "a batch twice, or never"
+                invariant(batch == spark_batch(before.batch_id + 1 if before else 0), "a batch twice, or never")
             levels = range(1, self.levels + 1)
-            assert {self.prepares[epoch, level][0].batch for level in levels} == {batch}, "committed as another batch"
+            invariant(
+                {self.prepares[epoch, level][0].batch for level in levels} == {batch}, "committed as another batch"
+            )
             outputs = tuple(self.oracle(slice_, epoch * self.levels) for slice_ in range(self.slices))
-            assert all(self.taken[sink, epoch] == outputs for sink in self.sinks), "a sink got other rows"
+            invariant(all(self.taken[sink, epoch] == outputs for sink in self.sinks), "a sink got other rows")
 
     def check_checkpoint(self, epoch: int) -> None:
         for slice_ in range(self.slices):
@@ -172,7 +176,7 @@ class Store:
         self.check_state(slice_, epoch * self.levels, state, f"the checkpoint of epoch {epoch}")
 
     def check_state(self, slice_: int, position: int, state: int, whose: str) -> None:
-        assert state == self.oracle(slice_, position), f"{whose}: slice {slice_} is wrong at position {position}"
+        invariant(state == self.oracle(slice_, position), f"{whose}: slice {slice_} is wrong at position {position}")
 
 
 @dataclass
@@ -216,7 +220,7 @@ class Container:
                 return Dropped(to)
             case WriteCheckpoint(epoch=epoch):
                 return CheckpointWritten(to, tuple(sorted(self.as_of(told.slices, epoch).items())))
-        raise AssertionError(f"{type(told).__name__} is not for one container alone")
+        raise Impossible(f"{type(told).__name__} is not for one container alone")
 
     def state(self, slice_: int, epoch: int) -> int | None:
         """As of a whole epoch, if it is still there."""
@@ -266,7 +270,7 @@ class Container:
         self._fence(told)
         for slice_ in sorted(told.slices):
             versions = self._active(slice_, told)
-            assert max(versions) == at - 1, f"slice {slice_} at {max(versions)}, not {at - 1}"
+            invariant(max(versions) == at - 1, f"slice {slice_} at {max(versions)}, not {at - 1}")
             versions[at] = self.store.replayed(slice_, versions[at - 1], at - 1, at)
             self.held[slice_] = {position: state for position, state in versions.items() if position >= begin}
         return tuple((slice_, self.held[slice_][at]) for slice_ in sorted(told.digests))
@@ -284,7 +288,7 @@ class Container:
             if slice_ in self.held:
                 position = max(self.held[slice_])
                 state = self.held[slice_][position]
-                assert position <= end, f"slice {slice_} is past {told.epoch} already"
+                invariant(position <= end, f"slice {slice_} is past {told.epoch} already")
             elif told.epoch == 0:
                 position, state = 0, 0
             elif self.copies.get(slice_, (told.epoch + 1, 0))[0] <= told.epoch:
@@ -302,16 +306,16 @@ class Container:
     def _demote(self, told: Demote) -> None:
         for slice_ in told.slices:
             versions = self._active(slice_, told)
-            assert max(versions) == told.epoch * self.store.levels, "put away while it is elsewhere"
+            invariant(max(versions) == told.epoch * self.store.levels, "put away while it is elsewhere")
             del self.held[slice_]
             self.take_copy(slice_, told.epoch, versions[told.epoch * self.store.levels])
 
     def _active(self, slice_: int, told: ToContainer) -> dict[int, int]:
-        assert slice_ in self.held, f"{type(told).__name__} of slice {slice_}, which is not on {self.name}"
+        invariant(slice_ in self.held, f"{type(told).__name__} of slice {slice_}, which is not on {self.name}")
         return self.held[slice_]
 
     def _fence(self, told: ToContainer) -> None:
         for slice_ in told.slices:
             before = self.fences.get(slice_, told.fence)
-            assert told.fence >= before, f"{self.name} got {told.fence} after {before}"
+            invariant(told.fence >= before, f"{self.name} got {told.fence} after {before}")
             self.fences[slice_] = told.fence

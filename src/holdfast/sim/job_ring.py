@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 from holdfast.errors import HoldfastError, StoreError
+from holdfast.invariants import Impossible
 from holdfast.master.events import Answer, ReadySeen, ShardsSaved
 from holdfast.master.instructions import Gather, SaveShards
 from holdfast.master.readies import PATIENCE_SECONDS as READY_SECONDS
@@ -238,7 +239,8 @@ class Healer:
 
     def _gathered(self, one: Gatherer, mine: list[int], told: frozenset[str], tried: frozenset[int]) -> None:
         self._ring.gatherers.remove(one)
-        assert not one.wrong, one.wrong[0]
+        if one.wrong:
+            raise Impossible(one.wrong[0])
         for number, fate in one.fates.items():
             if isinstance(fate, Version):
                 self._keep(number, fate.epoch)

@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from holdfast.errors import ContainerError
+from holdfast.invariants import invariant
 from holdfast.master.events import Batch, BatchOffered, Failed, IntakeDone, SinkDone
 from holdfast.master.instructions import FailBatch, FinishBatch, Instruction, RefuseBatch, RunIntake, RunSink
 from holdfast.sim.job_model import spark_batch
@@ -64,7 +65,7 @@ class Spark:
             case FinishBatch() | FailBatch() | RefuseBatch() if told.batch != self._offered:
                 pass  # about an earlier offer, which has its answer
             case FinishBatch(batch=batch, epoch=epoch):
-                assert batch.done_by(self._job.store.commits[epoch][1]), "finished without a commit"
+                invariant(batch.done_by(self._job.store.commits[epoch][1]), "finished without a commit")
                 self._offered = None
                 if not batch.tick:
                     self.next_batch = batch.batch_id + 1
@@ -78,7 +79,7 @@ class Spark:
                     driver.later(0.5 + chance.random(), self.offer)
             case RefuseBatch(batch=batch):
                 # An older driver may have prepared something else meanwhile: that is finished first.
-                assert batch.tick or driver.master.unfinished_tick, f"refused: {told.error()}"
+                invariant(batch.tick or driver.master.unfinished_tick, f"refused: {told.error()}")
                 self._offered = None
                 driver.later(0.05, self.offer)
 
@@ -117,7 +118,7 @@ class Spark:
             return None
         position = (epoch - 1) * self._job.store.levels + level
         versions = host.model.held.get(slice_, {})
-        assert position in versions, f"a scan of slice {slice_} on {owner} found no output of {epoch}.{level}"
+        invariant(position in versions, f"a scan of slice {slice_} on {owner} found no output of {epoch}.{level}")
         return versions[position]
 
     def _ended(self, told: RunIntake | RunSink, rows: tuple[int, ...]) -> None:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from holdfast.errors import CorruptionError, StoreError
+from holdfast.invariants import invariant
 from holdfast.sim.disks import Disk
 from holdfast.sim.job_model import Store
 
@@ -56,7 +57,7 @@ class DiskStore(Store):
 
     def cut_log(self, epoch: int) -> None:
         """As the ledger does it: never above the second newest checkpoint, whatever is asked; older ones go."""
-        assert epoch < max(self.manifests), "cut at the newest checkpoint"
+        invariant(epoch < max(self.manifests), "cut at the newest checkpoint")
         *older, second, newest = [0, 0, *sorted(self.manifests)]
         self.cut = max(self.cut, min(epoch, second))
         kept = {*self.manifests[newest].values(), *self.manifests.get(second, {}).values()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from holdfast.invariants import Impossible, invariant, some
 from holdfast.master.events import Applied, Routing
 from holdfast.master.instructions import Apply
 from holdfast.master.machine import Master
@@ -179,7 +180,8 @@ class JobWorld:
     def applies(self, host: ContainerHost, told: Apply) -> Applied:
         """An epoch's level is applied by one owner only, unless that one is lost and another takes over."""
         answer = host.model.perform(told)
-        assert isinstance(answer, Applied)
+        if not isinstance(answer, Applied):
+            raise Impossible(f"{answer!r} is no Applied")
         position = (told.fence.epoch - 1) * self.store.levels + told.level
         driver = self.drivers.get(host.driver)
         for slice_ in sorted(told.slices):
@@ -187,14 +189,14 @@ class JobWorld:
             if driver is self.newest and driver is not None and driver.master.owner(slice_) == host.name:
                 before = self._appliers.setdefault((slice_, position), host.name)
                 still = before in driver.fleet and before != host.name
-                assert not still, f"{before} and {host.name} both applied {position} to slice {slice_} as owners"
+                invariant(not still, f"{before} and {host.name} both applied {position} to slice {slice_} as owners")
                 self._appliers[slice_, position] = host.name
         return answer
 
     def watch(self, driver: Driver) -> None:
         """After everything a master does."""
         store = self.store
-        assert driver.master.committed <= store.committed, f"{driver.name} believes in a commit that is not there"
+        invariant(driver.master.committed <= store.committed, f"{driver.name} believes in a commit that is not there")
         if store.committed > self._checked:
             store.check(self._checked)
             self._checked = store.committed
@@ -206,7 +208,7 @@ class JobWorld:
         host = self.containers.get(owner)
         if master.whole and host is not None and host.answers:
             state = host.model.state(slice_, master.committed)
-            assert state is not None, f"{owner} cannot read slice {slice_} at {master.committed}"
+            state = some(state, f"{owner} cannot read slice {slice_} at {master.committed}")
             self.store.check_state(slice_, master.committed * self.store.levels, state, f"a read on {owner}")
             self.reads += 1
 

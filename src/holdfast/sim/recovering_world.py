@@ -11,6 +11,7 @@ from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from holdfast.invariants import Impossible
 from holdfast.overlay.ids import distance, id_of
 from holdfast.recovery.choosing import Speeds
 from holdfast.recovery.gathering import (
@@ -203,7 +204,8 @@ class Gatherer:
 
     @property
     def seconds(self) -> float:
-        assert self.ended is not None, f"it has not ended: {self.fates}"
+        if self.ended is None:
+            raise Impossible(f"it has not ended: {self.fates}")
         return self.ended - self.began
 
     def handle(self, event: Event) -> None:

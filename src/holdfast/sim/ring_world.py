@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.invariants import Impossible, invariant
 from holdfast.overlay.events import (
     Answered,
     Collect,
@@ -110,13 +111,14 @@ class RingWorld:
 
     def host(self, own: int) -> RingHost:
         found = self.network.hosts[own]
-        assert isinstance(found, RingHost)
+        if not isinstance(found, RingHost):
+            raise Impossible(f"{found!r} is no RingHost")
         return found
 
     def start(self, contact: int | None = None, own: int | None = None) -> int:
         """A new node, or an old one restarted with nothing in its memory."""
         own = self.world.random.getrandbits(128) if own is None else own
-        assert own not in self.network.hosts, "it runs already"
+        invariant(own not in self.network.hosts, "it runs already")
         self._incarnations[own] = self._incarnations.get(own, 0) + 1
         host = RingHost(self, self._make(own, self.settings, self._incarnations[own]))
         self.network.hosts[own] = host
@@ -177,7 +179,7 @@ class RingWorld:
         elif kind is Lost:
             self.lost += 1
         else:
-            assert kind in (Found, Joined), f"an unknown instruction: {one}"
+            invariant(kind in (Found, Joined), f"an unknown instruction: {one}")
 
     def _answer(self, host: RingHost, id_: MessageId) -> None:
         """Everybody's answer is its own id: what is gathered shows who was counted, and how often."""

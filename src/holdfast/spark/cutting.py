@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.invariants import some
+
 MANY = "_n"
 PAYS_BELOW = 0.8  # of the rows left: sorting costs about a fifth of what a row costs from here on
 
@@ -80,7 +82,7 @@ def _first(rows: pa.RecordBatch, keys: int, wanted: Cut) -> tuple[npt.NDArray[np
 
 
 def _steps(column: npt.NDArray[np.signedinteger] | None, at: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    assert column is not None, "asked before"
+    column = some(column, "asked before")
     ordered = column[at]
     found: npt.NDArray[np.bool_] = ordered[1:] != ordered[:-1]
     return found

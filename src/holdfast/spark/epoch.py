@@ -19,6 +19,7 @@ from pyspark.sql.types import ByteType, StructField, StructType
 
 from holdfast import faults
 from holdfast.container.client import Address
+from holdfast.invariants import some
 from holdfast.log.records import Fence
 from holdfast.log.store import Store
 from holdfast.operators.timed import TO
@@ -88,7 +89,7 @@ class EpochJobs:
         partial: tuple[int, ...] = ()
         few = False
         if level == 1:
-            assert batch is not None
+            batch = some(batch, "a source's rows come with a batch")
             rows, tagging = self.plan.stage_rows(batch)
             if self.preaggregation.on and len(inputs) == 1 and aggregable(inputs[0], rows):
                 rows, partial = aggregated(inputs[0], rows), (0,)

@@ -30,6 +30,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.container.client import Address, Client, Unreachable, is_refused
 from holdfast.errors import ContainerError, HoldfastError, from_wire
+from holdfast.invariants import invariant, some
 from holdfast.spark.launcher import (
     END_SECONDS,
     START_SECONDS,
@@ -60,7 +61,7 @@ class Task:
         """Yields how it ended: ``elsewhere`` asks the driver to submit it again."""
         deque(rows, maxlen=0)  # Spark keeps a Python worker for the next task only if its input was read to the end
         context = TaskContext.get()
-        assert context is not None
+        context = some(context, "it runs inside a Spark task")
         executor, host = where_am_i()
         me = {"container": self.container, "attempt": context.taskAttemptId(), "executor": executor, "host": host}
         with Client(self.desk, self.settings.token) as desk:
@@ -198,7 +199,7 @@ class ExecutorLauncher:
             time.sleep(0.05)
 
     def start(self, name: str) -> ExecutorContainer:
-        assert name not in self.stories, "a name is given once"
+        invariant(name not in self.stories, "a name is given once")
         with self.changed:
             self.stories[name] = _Story()
         return ExecutorContainer(name, self)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from holdfast.container.client import Address, Client, Unreachable, is_refused
 from holdfast.errors import ContainerError, HoldfastError, TokenError
+from holdfast.invariants import some
 from holdfast.spark.launcher import Handle, Launcher, new_name
 
 MOST_AT_ONCE = 64
@@ -144,9 +145,7 @@ class Fleet:
         return [Member(name, handle.pid, name not in gone and handle.alive, handle.host) for name, handle in handles]
 
     def address(self, container: str) -> Address:
-        address = self._handles[container].address
-        assert address is not None, f"{container} has never listened"
-        return address
+        return some(self._handles[container].address, f"{container} has never listened")
 
     def host_of(self, container: str) -> str:
         return self._handles[container].host

@@ -11,13 +11,15 @@ from py4j.java_gateway import JavaClass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from holdfast.invariants import some
+
 
 def frame_of(session: SparkSession, table: pa.Table, schema: StructType) -> DataFrame:
     """``table`` as a local relation of one partition. Its Arrow types must be those that Spark has for ``schema``."""
     if not table.num_rows:
         return session.createDataFrame([], schema)
     gateway = session.sparkContext._gateway
-    assert gateway is not None, "Holdfast needs a classic session with its own JVM"
+    gateway = some(gateway, "Holdfast needs a classic session with its own JVM")
     client = gateway._gateway_client
     (batch,) = table.combine_chunks().to_batches()
     batches = JavaClass("java.util.Collections", client).singletonList(bytes(batch.serialize()))

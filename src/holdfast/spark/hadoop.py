@@ -21,6 +21,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from holdfast.errors import StoreError
+from holdfast.invariants import some
 
 # Here a new object is visible only once it is closed, and whole.
 _OBJECT_STORES = frozenset({"s3", "s3a", "s3n", "gs", "oss", "cos", "cosn", "obs", "swift"})
@@ -68,7 +69,7 @@ def list_names(spark: SparkSession, uri: str) -> list[str]:
 class _Hadoop:
     def __init__(self, spark: SparkSession) -> None:
         gateway = spark.sparkContext._gateway
-        assert gateway is not None, "Holdfast needs a classic session with its own JVM"
+        gateway = some(gateway, "Holdfast needs a classic session with its own JVM")
         self._client = gateway._gateway_client
         self.configuration: Any = spark._jsparkSession.sessionState().newHadoopConf()
         self._contexts = self._class("org.apache.hadoop.fs.FileContext")

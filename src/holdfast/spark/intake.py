@@ -22,6 +22,7 @@ from holdfast import faults
 from holdfast.container import wire
 from holdfast.container.client import Address, Client
 from holdfast.errors import HoldfastError
+from holdfast.invariants import some
 from holdfast.log.files import Part
 from holdfast.log.records import Fence
 from holdfast.log.segment import Chunk, SegmentWriter, segment_name
@@ -79,7 +80,7 @@ class Intake:
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        assert context is not None, "intake runs inside a Spark task"
+        context = some(context, "intake runs inside a Spark task")
         task = IntakeTask(self, context.partitionId(), context.taskAttemptId())
         try:
             tag, rows = task.run(self._by_input(batches))

@@ -24,6 +24,7 @@ from typing import Protocol
 from holdfast.container.client import Address
 from holdfast.container.nursery import POSSIBLE, Child, Nursery
 from holdfast.errors import ContainerError
+from holdfast.invariants import Impossible, invariant, some
 
 LOG = logging.getLogger("holdfast")
 START_SECONDS = 120.0
@@ -149,7 +150,7 @@ class ContainerProcess:
         bound: bool = False,
         nursery: Nursery | None = None,
     ) -> None:
-        assert not (bound and nursery), "the kernel ties a child to its parent, which is the nursery"
+        invariant(not (bound and nursery), "the kernel ties a child to its parent, which is the nursery")
         self.container = container
         self._settings = settings
         self._environment = {**os.environ, **(environment or {})}
@@ -188,7 +189,8 @@ class ContainerProcess:
     def await_ready(self) -> Address:
         if isinstance(self._process, Child):
             self._await_birth(self._process)
-        assert self._process.stdout is not None
+        if self._process.stdout is None:
+            raise Impossible("its streams are pipes")
         watchdog = threading.Timer(START_SECONDS, self._process.kill)
         watchdog.start()
         try:
@@ -227,7 +229,7 @@ class ContainerProcess:
             self._process.close()
             return
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
-            assert pipe is not None
+            pipe = some(pipe, "its streams are pipes")
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
 
@@ -255,7 +257,8 @@ class ContainerProcess:
             self._keep_tail()
 
     def _tell_settings(self) -> None:
-        assert self._process.stdin is not None
+        if self._process.stdin is None:
+            raise Impossible("its streams are pipes")
         parent = os.getpid() if self._bound else 0
         line = json.dumps({"container": self.container, "parent": parent, **asdict(self._settings)})
         try:
@@ -274,7 +277,7 @@ class ContainerProcess:
 
     def _keep_tail(self) -> None:
         lines = self._process.stderr
-        assert lines is not None
+        lines = some(lines, "its streams are pipes")
 
         def keep() -> None:
             for line in lines:

@@ -16,6 +16,7 @@ from typing import Literal
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
+from holdfast.invariants import Impossible, some
 from holdfast.operators.grid import Grid
 from holdfast.operators.session import SessionSpec
 from holdfast.operators.spec import StageSpec
@@ -85,7 +86,7 @@ def aggregated(item: StageInput, rows: DataFrame) -> DataFrame:
         rows = rows.withColumn(_STRETCH, _stretch(item, F.col(time)))
         partials += [PartialColumnSpec("min", time), PartialColumnSpec("max", time)]
     grouped = partial_aggregate(rows, groups, partials)
-    assert grouped is not None, "asked before: aggregable"
+    grouped = some(grouped, "asked before: aggregable")
     if time is not None:
         first, last = (f"p{at}_0" for at in range(len(partials) - 2, len(partials)))
         begins = _STRETCH if isinstance(spec, WindowSpec) else first
@@ -116,7 +117,8 @@ def _stretch(item: StageInput, time: Column) -> Column:
     if isinstance(spec, WindowSpec):
         length, offset = Grid(spec.size, spec.every, spec.offset).pane, spec.offset
     else:
-        assert isinstance(spec, SessionSpec), "only windows and sessions go by time"
+        if not isinstance(spec, SessionSpec):
+            raise Impossible("only windows and sessions go by time")
         length, offset = spec.gap, 0
     micros = F.unix_micros(time)
     return F.timestamp_micros(micros - F.pmod(micros - F.lit(offset), F.lit(length)))
@@ -135,5 +137,6 @@ def _keys(item: StageInput) -> list[str]:
 
 def _partials(item: StageInput) -> list[PartialColumnSpec]:
     spec = item.plan.operator
-    assert isinstance(spec, StageSpec | WindowSpec | SessionSpec), "asked before: aggregable"
+    if not isinstance(spec, StageSpec | WindowSpec | SessionSpec):
+        raise Impossible("asked before: aggregable")
     return [PartialColumnSpec(one.function, one.input, one.where) for one in spec.aggregates]

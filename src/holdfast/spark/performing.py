@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast import faults
 from holdfast.errors import FunctionError, StoreError
+from holdfast.invariants import Impossible, some
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import Pack, pack_name
 from holdfast.log.records import Commit, Fence, Manifest, Prepare, SegmentRef
@@ -91,7 +92,7 @@ class Performer:
         if known is None or known.fence.epoch != epoch:
             with self.ledger_lock:
                 known = self.ledger.get_prepare(epoch, level)
-            assert known is not None, f"epoch {epoch}.{level} is applied but not prepared"
+            known = some(known, f"epoch {epoch}.{level} is applied but not prepared")
             self._prepares[level] = known
         return known
 
@@ -179,8 +180,7 @@ class Performer:
                 nbytes=figures["loaded"],
             )
             return ev.Restored(instruction.id)
-        assert failure is not None
-        raise failure
+        raise some(failure, "neither restored nor failed")
 
     def _restore_from(self, instruction: do.Restore, manifest: Manifest | None) -> dict[str, Any]:
         packs: dict[str, list[int]] = {}
@@ -321,7 +321,8 @@ class Performer:
 
 
 def _tag_of(tag: object) -> Tag:
-    assert isinstance(tag, Tag)
+    if not isinstance(tag, Tag):
+        raise Impossible(f"{tag!r} is no Tag")
     return tag
 
 

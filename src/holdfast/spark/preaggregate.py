@@ -28,6 +28,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from holdfast.errors import PlanError
+from holdfast.invariants import Impossible, some
 from holdfast.spark.types import (
     aggregate_result_type,
     decimal_parameters,
@@ -178,7 +179,8 @@ class _Recipe:
     def _named(self, session: Any, partial: Any) -> Any:
         """The schema of the buffers by position, every column nullable: the next epoch's may be."""
         # What p{i}_{j} means hangs on these positions, so a planner that lays buffers out otherwise must not pass.
-        assert partial.output().size() == len(self._names), f"{partial.output()} for {self._buffers.calls}"
+        if partial.output().size() != len(self._names):
+            raise Impossible(f"{partial.output()} for {self._buffers.calls}")
         unnamed = session.internalCreateDataFrame(partial.execute(), partial.schema(), False)
         return unnamed.toDF(self._seq(self._names)).schema().asNullable()
 
@@ -280,5 +282,5 @@ def _literal(text: str | None) -> str:
 
 def _client(df: DataFrame) -> Any:
     gateway = df.sparkSession.sparkContext._gateway
-    assert gateway is not None
+    gateway = some(gateway, "Holdfast needs a classic session with its own JVM")
     return gateway._gateway_client

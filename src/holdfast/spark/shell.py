@@ -14,6 +14,7 @@ import logging
 import queue
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -25,6 +26,7 @@ from pyspark.sql import DataFrame
 from holdfast import faults
 from holdfast.container.client import Address, Unreachable
 from holdfast.errors import (
+    BugError,
     ContainerError,
     CorruptionError,
     EpochGone,
@@ -33,6 +35,7 @@ from holdfast.errors import (
     HoldfastError,
     from_wire,
 )
+from holdfast.invariants import Impossible, some
 from holdfast.log.ledger import Ledger
 from holdfast.master import events as ev
 from holdfast.master import instructions as do
@@ -182,8 +185,7 @@ class Shell:
                 case do.RefuseBatch():
                     return instruction
                 case do.Stop():
-                    assert self.error is not None
-                    raise self._failed_with(self.error)
+                    raise self._failed_with(some(self.error, "stopped without an error"))
                 case _:
                     self._run_job(frame, instruction)
 
@@ -370,7 +372,24 @@ class Shell:
                 self._cancel_unwanted()
             except BaseException as error:
                 LOG.exception("the master failed")
-                self._fatal(error if isinstance(error, HoldfastError) else HoldfastError(f"The master failed: {error}"))
+                self._fatal(self._bug(error))
+
+    def _bug(self, error: BaseException) -> BugError:
+        """A bug of ours: the run is over, nothing more is written but what led to it."""
+        what = str(error) if isinstance(error, Impossible) else f"{type(error).__name__}: {error}"
+        text = "".join(traceback.format_exception(error))
+        try:
+            left = (
+                f"What led to it is in {self.ledger.leave_story(self.incarnation, text)}: report it, please, with that"
+            )
+        except HoldfastError as unwritten:
+            left = f"Report it, please, with these lines, which could not be kept ({unwritten.what}):\n{text}"
+        return BugError(
+            f"The master has met something that cannot happen: {what}.",
+            safe="Every committed epoch; nothing was written after that.",
+            todo=f"This is a bug of Holdfast, not of the job. {left}. Starting the job again goes on after the last "
+            "commit.",
+        )
 
     def _perform(self, instruction: do.Instruction) -> None:
         match instruction:
@@ -401,13 +420,15 @@ class Shell:
         with self._changed:
             job = self._unwanted()
         if job is not None:
-            assert self._jobs is not None
-            self._pool.submit(self._jobs.cancel, self._tag(job))
+            self._pool.submit(self._spark_jobs.cancel, self._tag(job))
 
     def _tag(self, job: do.Instruction) -> str:
         """What Spark knows a job of ours by, in an application that may run many."""
-        assert self._jobs is not None
-        return f"holdfast-{self._jobs.job}-{job.id}"
+        return f"holdfast-{self._spark_jobs.job}-{job.id}"
+
+    @property
+    def _spark_jobs(self) -> EpochJobs:
+        return some(self._jobs, "a job of Spark's before the run began")
 
     def _fatal(self, error: HoldfastError) -> None:
         with self._changed:
@@ -452,13 +473,14 @@ class Shell:
     # --- in the pool --------------------------------------------------------------------------------------
 
     def _background(self, instruction: do.Instruction) -> None:
+        if self.error is not None:
+            return  # the run is over: nothing more is done, or written, for it
         try:
             if instruction.looks and not self._still_ours():
                 return
             answer = self._do(instruction)
         except Unreachable:
             # Evidence is the process's end; if the connection broke and the process lives, end it.
-            assert isinstance(instruction, do.ToContainer | do.VerifyPacks)
             self._suspect(instruction)
             return
         except Exception as error:
@@ -541,7 +563,7 @@ class Shell:
             case do.CutLog(epoch=epoch):
                 performer.cut_log(epoch)
                 return None
-        raise AssertionError(f"an instruction the shell does not know: {instruction}")
+        raise Impossible(f"an instruction the shell does not know: {instruction}")
 
     def _still_ours(self) -> bool:
         newest = self._performer.newest_owner()
@@ -550,9 +572,11 @@ class Shell:
             return False
         return True
 
-    def _suspect(self, instruction: do.ToContainer | do.VerifyPacks) -> None:
+    def _suspect(self, instruction: do.Instruction) -> None:
+        if not isinstance(instruction, do.ToContainer | do.VerifyPacks):
+            raise Impossible(f"{instruction} is for no container")
         container = instruction.container if isinstance(instruction, do.ToContainer) else instruction.by
-        assert container is not None
+        container = some(container, "asked of nobody")
         with contextlib.suppress(HoldfastError):  # its end is already known, or about to be
             self._fleet().kill(container)
 
@@ -560,8 +584,7 @@ class Shell:
         first = self._performer.prepare_of(epoch, 1)
         read = sum(ref.input_rows for ref in first.segments)
         self.rows += read
-        jobs = self._jobs
-        assert jobs is not None
+        jobs = self._spark_jobs
         changed = sum(self.size_of(item.plan.name, "changed") for item in jobs.plan.intake(1))
         jobs.preaggregation.saw(read, sum(ref.rows for ref in first.segments), len(first.segments), changed)
         self.last = EpochFigures(read, self.last.seconds, dict(jobs.seconds))
@@ -578,7 +601,6 @@ class Shell:
     # --- in Spark's thread --------------------------------------------------------------------------------
 
     def _run_job(self, frame: DataFrame | None, instruction: do.Instruction) -> None:
-        assert self._jobs is not None
         with self._changed:
             self._running = instruction
             if self._unwanted() is not None:  # given up before it began
@@ -586,7 +608,7 @@ class Shell:
                 return
         answer: ev.Event | None
         try:
-            with self._jobs.cancellable(self._tag(instruction)):
+            with self._spark_jobs.cancellable(self._tag(instruction)):
                 answer = self._result_of(frame, instruction)
         except Exception as error:
             cause = from_wire(str(error)) or error  # what a task raised reaches us as text
@@ -602,7 +624,6 @@ class Shell:
 
     def _result_of(self, frame: DataFrame | None, instruction: do.Instruction) -> ev.Event | None:
         """None if a successor has the job by now."""
-        assert self._jobs is not None
         if isinstance(instruction, do.RunSink):
             # Marked first, then looked: a successor owns first and reads marks then, so one of us sees the other.
             self._performer.before_sinks(instruction.fence.epoch)
@@ -610,7 +631,7 @@ class Shell:
             return None
         match instruction:
             case do.RunIntake(fence=fence, level=level):
-                tags = tuple(self._jobs.intake(frame, fence, level))
+                tags = tuple(self._spark_jobs.intake(frame, fence, level))
                 for tag in tags:
                     for stage, dropped in tag.dropped.items():
                         self._counting.dropped(stage, dropped)
@@ -619,9 +640,9 @@ class Shell:
             case do.RunSink(fence=fence, sink=name):
                 counters = self._performer.prepare_of(fence.epoch, 1).sinks
                 if name in counters:  # else the sink is younger than the epoch, and not part of it
-                    self._jobs.sink(frame, fence.epoch, self._sinks[name], counters[name])
+                    self._spark_jobs.sink(frame, fence.epoch, self._sinks[name], counters[name])
                 return ev.SinkDone(instruction.id)
-        raise AssertionError(f"not a job of Spark's: {instruction}")
+        raise Impossible(f"not a job of Spark's: {instruction}")
 
 
 def _given_up() -> EpochGone:

@@ -20,6 +20,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, StructField, StructType
 
 from holdfast.errors import PlanError
+from holdfast.invariants import some
 from holdfast.spark.hadoop import list_names
 from holdfast.spark.types import simple_type
 
@@ -349,5 +350,5 @@ def _first_line(error: Exception) -> str:
 
 def _client(spark: SparkSession) -> Any:
     gateway = spark.sparkContext._gateway
-    assert gateway is not None, "Holdfast needs a classic session with its own JVM"
+    gateway = some(gateway, "Holdfast needs a classic session with its own JVM")
     return gateway._gateway_client

@@ -18,6 +18,7 @@ from pyspark.sql.types import LongType, StructType
 
 from holdfast.container.client import Address, Client, Unreachable
 from holdfast.errors import PlanError, StoreError
+from holdfast.invariants import Impossible
 from holdfast.log.ledger import Ledger
 from holdfast.log.records import JobFile
 from holdfast.log.store import Store
@@ -91,7 +92,8 @@ class _Reader(DataSourceReader):
         return [_Part(number) for number in range(len(self._scan.parts))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, _Part)
+        if not isinstance(partition, _Part):
+            raise Impossible(f"{partition!r} is no _Part")
         for batch in self._scan.part(partition.number):
             epochs = pa.array([self._scan.epoch] * batch.num_rows, pa.int64())
             yield pa.RecordBatch.from_arrays([*batch.columns, epochs], names=[*batch.schema.names, EPOCH_COLUMN])

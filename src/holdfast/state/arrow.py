@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from holdfast.invariants import invariant
 from holdfast.state.columns import NO_BYTES, Array, Bytes, Ints, packed, spans_of
 from holdfast.state.types import AtomicType
 
@@ -88,7 +89,7 @@ def of_spans(kind: pa.DataType, where: Ints, source: Bytes, valid: Bytes) -> pa.
     offsets, data = packed(where, source)
     large = pa.types.is_large_binary(kind) or pa.types.is_large_string(kind)
     if not large:
-        assert offsets[-1] < 1 << 31, "one batch cannot carry 2 GiB of strings"
+        invariant(offsets[-1] < 1 << 31, "one batch cannot carry 2 GiB of strings")
     return _array(kind, len(where), valid, offsets.astype(np.int64 if large else np.int32), data)
 
 

@@ -26,6 +26,8 @@ from typing import Any
 
 from pyspark import cloudpickle
 
+from holdfast.errors import FormatError
+from holdfast.invariants import Impossible
 from holdfast.state.types import AtomicType
 from holdfast.state.values import EPOCH, WrongValueError, checked, classes, micros, moment
 from holdfast.state.windows import TimeWindow
@@ -91,7 +93,7 @@ class ValuesCodec:
                     self._inward(value) if self._inward else array(self._word or "q", [value])
             except (OverflowError, ValueError):
                 return WrongValueError(at, value, f"more than a {self.kind.name} can hold")
-        raise AssertionError("one of the values was wrong")
+        raise Impossible("one of the values was wrong")
 
 
 def one(codec: ValuesCodec, value: Any) -> bytes:
@@ -118,7 +120,8 @@ class ContainerCodec:
         held = self._accepted(held)
         if not held:
             return b""
-        assert self._values is not None, "only pickled states have no type"
+        if self._values is None:
+            raise Impossible("only pickled states have no type")
         packed: Any
         if self._keys is not None:
             if None in held:
@@ -139,13 +142,19 @@ class ContainerCodec:
             if self.kind == "pickled":
                 return None
             return self._made({} if self.kind == "map" else ([], []) if self.kind == "time" else [], late)
-        assert data[0] == VERSION, f"a container of version {data[0]} was written by a newer Holdfast"
+        if data[0] != VERSION:
+            raise FormatError(
+                f"A state of version {data[0]} was written by a newer Holdfast; this one knows version {VERSION}.",
+                safe="Nothing was changed.",
+                todo="Run the job with the Holdfast that wrote it, or a newer one.",
+            )
         return self._made(pickle.loads(data[1:]) if self.kind == "pickled" else marshal.loads(data[1:]), late)
 
     def _made(self, packed: Any, late: int) -> Any:
         if self.kind == "pickled":
             return packed
-        assert self._values is not None
+        if self._values is None:
+            raise Impossible("only pickled states have no type")
         if self._keys is not None:
             if self._keys.plain and self._values.plain:
                 return packed

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from holdfast.invariants import Impossible
 from holdfast.state.columns import NO_BYTES, NO_SPANS, SMALLEST, Array, Bytes, Ints, copy_spans
 from holdfast.state.kernel import RBytes, RPairs, Void, WInts, kernel
 from holdfast.state.keys import KeyRows
@@ -55,7 +56,8 @@ def content(keys: KeyRows, values: Sequence[Values], types: Sequence[AtomicType]
                 word[absent] = 0
             found.append(word)
         if kind.kind == "bytes":
-            assert value.data is not None, "bytes without their data"
+            if value.data is None:
+                raise Impossible("bytes without their data")
             spans = value.values.copy()
             if len(absent):
                 spans[absent, 1] = 0
@@ -154,7 +156,8 @@ def _words(value: Values, kind: AtomicType) -> list[Ints]:
         floats[np.isnan(floats)] = np.nan
         return [floats.view(np.int64)]
     if kind.kind == "bytes":
-        assert value.data is not None, "bytes without their data"
+        if value.data is None:
+            raise Impossible("bytes without their data")
         hashes = np.empty(len(value.values), np.int64)
         hash_spans(np.ascontiguousarray(value.values), value.data, hashes)
         return [value.values[:, 1].copy(), hashes]

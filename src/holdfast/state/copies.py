@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import CorruptionError
+from holdfast.invariants import invariant
 from holdfast.state import arrow
 from holdfast.state.columns import NO_BYTES, SMALLEST, Arena, Array, Bytes, ColumnSpec, Ints
 from holdfast.state.table import Layout, Table
@@ -98,9 +99,9 @@ def encode(snapshot: Snapshot, slots: Ints, header: Header) -> pa.RecordBatch:
 def whole(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     """All parts of one copy as one."""
     headers = [header_of(part) for part in parts]
-    assert headers[0].start == 0, "a copy begins at its first slot"
-    assert headers[-1].last, "a copy ends at its last slot"
-    assert all(after.continues(before) for before, after in pairwise(headers)), "parts of a copy follow one another"
+    invariant(headers[0].start == 0, "a copy begins at its first slot")
+    invariant(headers[-1].last, "a copy ends at its last slot")
+    invariant(all(after.continues(before) for before, after in pairwise(headers)), "parts of a copy follow one another")
     if len(parts) == 1:
         return parts[0]
     joined = replace(headers[0], stop=headers[-1].stop)
@@ -156,7 +157,7 @@ class Loader:
             self.table.leave_garbage()
 
     def finish(self) -> Table:
-        assert self._before is None, "the last parts of a copy are missing"
+        invariant(self._before is None, "the last parts of a copy are missing")
         self.table.reindex(self.table.rows)
         return self.table
 
@@ -175,7 +176,7 @@ class Loader:
         # Slots are in order, so those of keys not seen before are the last ones.
         young = int(np.searchsorted(slots, table.rows))
         rows = max(table.rows, header.stop)
-        assert len(slots) - young == rows - table.rows, "a copy must bring every row born since its base"
+        invariant(len(slots) - young == rows - table.rows, "a copy must bring every row born since its base")
         if rows > len(table.hash):
             table.grow(max(2 * len(table.hash), header.rows))
         born = slice(table.rows, rows)
@@ -217,7 +218,7 @@ class Assembly:
         return bool(self._there.all())
 
     def loader(self) -> Loader:
-        assert self.whole, "rows are missing"
+        invariant(self.whole, "rows are missing")
         return Loader(self._layout, self._table, self._epoch)
 
 

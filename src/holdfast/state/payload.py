@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.invariants import Impossible, some
 from holdfast.state import arrow
 from holdfast.state.columns import (
     DECIMAL,
@@ -43,7 +44,7 @@ def decoded(array: pa.Array, kind: AtomicType | None, how: str) -> Values:
         spans, data = arrow.spans(array)
         return Values(spans, valid, data)
     if how == "decimal":
-        assert kind is not None
+        kind = some(kind, "a decimal has a type")
         return Values(arrow.decimals(array, kind), valid)
     return Values(arrow.ints(array) if how == "int" else arrow.floats(array), valid)
 
@@ -74,7 +75,8 @@ class Payload:
             if arena is None:
                 column[slots] = found
             else:
-                assert value.data is not None, "bytes without an arena"
+                if value.data is None:
+                    raise Impossible("bytes without an arena")
                 column[slots] = append(arena, found, value.data)
 
     def read(self, columns: Sequence[Array], arenas: Sequence[Arena | None]) -> list[pa.Array]:
@@ -118,7 +120,8 @@ def ordered(values: Values, kind: AtomicType, *, descending: bool) -> list[Array
     """Sort keys for ``np.lexsort``, least significant first: nulls before all values, or after them if descending."""
     valid = np.ones(len(values.values), np.uint8) if not len(values.valid) else values.valid
     if kind.kind == "bytes":
-        assert values.data is not None
+        if values.data is None:
+            raise Impossible("bytes without an arena")
         texts = arrow.of_spans(pa.large_binary(), values.values, values.data, NO_BYTES)
         ranks = texts.dictionary_encode()
         order = np.empty(len(ranks.dictionary), np.int64)

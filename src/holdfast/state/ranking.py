@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from holdfast.invariants import Impossible
 from holdfast.state.columns import NO_BYTES, Array, Ints, packed, spans_of
 from holdfast.state.payload import ordered
 from holdfast.state.rows import Values
@@ -52,7 +53,8 @@ class Pool:
             return Values(np.concatenate([piece.values for piece, _ in pieces]), valid)
         offsets, data = [np.zeros(1, np.int64)], []
         for piece, _ in pieces:
-            assert piece.data is not None, "bytes without their data"
+            if piece.data is None:
+                raise Impossible("bytes without their data")
             ends, found = packed(piece.values, piece.data)
             offsets.append(ends[1:] + offsets[-1][-1])
             data.append(found)

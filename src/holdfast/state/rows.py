@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from holdfast.invariants import invariant
 from holdfast.state.columns import NO_BYTES, NO_INTS, Array, Bytes, Ints, joined
 from holdfast.state.keys import KeyRows
 
@@ -74,10 +75,10 @@ class Rows:
     def concat(parts: Sequence[Rows]) -> Rows:
         """The parts one after the other; they must come from the same decoding."""
         parts = [part for part in parts if len(part)] or list(parts[:1])
-        assert parts, "no rows of no stage have no columns"
+        invariant(parts, "no rows of no stage have no columns")
         if len(parts) == 1:
             return parts[0]
-        assert len({part.partial for part in parts}) == 1, "rows and partial rows do not mix"
+        invariant(len({part.partial for part in parts}) == 1, "rows and partial rows do not mix")
         lengths = [len(part) for part in parts]
         columns = zip(*(part.values for part in parts), strict=True)
         return Rows(

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import EpochGone
+from holdfast.invariants import invariant
 from holdfast.state import copies
 from holdfast.state.columns import Arena, Array, Ints
 from holdfast.state.keys import KeyRows
@@ -176,7 +177,7 @@ class TableSlice:
         time: EpochTime = NO_TIME,
         peers: Mapping[str, SliceState] = NO_PEERS,
     ) -> None:
-        assert epoch == self.epoch + 1, f"epoch {epoch} cannot follow {self.epoch}"
+        invariant(epoch == self.epoch + 1, f"epoch {epoch} cannot follow {self.epoch}")
         former = [self._purge(at, epoch) for at in range(len(self._tables))]
         self._leave_garbage()
         sets = [UndoSet.begin(epoch, table, was) for table, was in zip(self._tables, former, strict=True)]
@@ -236,13 +237,13 @@ class TableSlice:
     # -- copies
 
     def delta(self, base: int, epoch: int, start: int = 0, count: int | None = None, table: int = 0) -> pa.RecordBatch:
-        assert 0 <= base <= epoch, f"a delta cannot lead from epoch {base} to {epoch}"
+        invariant(0 <= base <= epoch, f"a delta cannot lead from epoch {base} to {epoch}")
         snapshot = self._as_of(epoch, table)
         # A purge gave rows new slots: what is based on the old ones cannot be patched.
         purged_at = snapshot.table.purged_at
         full = base == 0 or base < purged_at
         stop = snapshot.rows if count is None else min(start + count, snapshot.rows)
-        assert 0 <= start <= stop, f"there is no slot {start} at epoch {epoch}"
+        invariant(0 <= start <= stop, f"there is no slot {start} at epoch {epoch}")
         slots = snapshot.slots(start, stop) if full else snapshot.changed(base, start, stop)
         header = copies.Header(base, epoch, full, snapshot.rows, purged_at, start, stop, table=table)
         return copies.encode(snapshot, slots, header)
@@ -255,8 +256,9 @@ class TableSlice:
         if not parts:
             for loader in loaders:
                 loader.epoch = epoch
-        assert all(loader.epoch == epoch for loader in loaders), (
-            f"copies up to {[loader.epoch for loader in loaders]} do not make epoch {epoch}"
+        invariant(
+            all(loader.epoch == epoch for loader in loaders),
+            f"copies up to {[loader.epoch for loader in loaders]} do not make epoch {epoch}",
         )
         self.activate(loaders)
 
@@ -301,7 +303,7 @@ class TableSlice:
             return self._signed(self._operator.empty(port), np.empty(0, np.int8), mode)
         if mode == "changed":
             return self._finished(snapshot, snapshot.changed(epoch - 1))
-        assert mode == "changelog", f"unknown output mode {mode!r}"
+        invariant(mode == "changelog", f"unknown output mode {mode!r}")
         return self._changelog(snapshot, epoch)
 
     def _emission(self, epoch: int, mode: Mode, port: str) -> pa.RecordBatch:

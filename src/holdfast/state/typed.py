@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from holdfast.invariants import Impossible, some
 from holdfast.state.codec import ContainerCodec, ValuesCodec, json_text, only
 from holdfast.state.columns import INT, NO_BYTES, SPANS, Arena, Array, ColumnSpec, Ints, spans_of
 from holdfast.state.payload import Payload, append
@@ -128,7 +129,8 @@ class _Value(_State):
         arena = table.arenas[self.first]
         raw = column.values
         if arena is not None:
-            assert column.data is not None, "bytes without an arena"
+            if column.data is None:
+                raise Impossible("bytes without an arena")
             raw = append(arena, raw, column.data)
         table.columns[self.first][slots] = raw
         if not there.all():
@@ -225,8 +227,9 @@ class TypedStates:
                     values = to_python(state.kind, Values(held, flag, data))
                     found.append(pa.array([state.default if one is None else one for one in values], state.kind.arrow))
             else:
-                assert isinstance(state, _Container)
-                assert arena is not None
+                if not isinstance(state, _Container):
+                    raise Impossible(f"{state!r} is no _Container")
+                arena = some(arena, "containers are bytes")
                 found.append(pa.array(state.texts(held, arena), pa.string()))
         return found
 
@@ -263,7 +266,8 @@ class Gathered:
         """The container of that key, as a function of this epoch left it or as the table has it."""
         self._used[number][at] = None
         state = self._states.states[number]
-        assert isinstance(state, _Container)
+        if not isinstance(state, _Container):
+            raise Impossible(f"{state!r} is no _Container")
         blob = self._blobs[number].get(at)
         if blob is not None:
             return state.codec.load(memoryview(blob), self._late)
@@ -406,9 +410,7 @@ def _run(function: Callable[..., Any], *columns: Any) -> None:
 
 
 def _arena(table: Table, number: int) -> Arena:
-    arena = table.arenas[number]
-    assert arena is not None, "containers are bytes"
-    return arena
+    return some(table.arenas[number], "containers are bytes")
 
 
 def _stamp(time: int) -> int:

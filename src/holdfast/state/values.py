@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from holdfast.invariants import Impossible
 from holdfast.state import arrow
 from holdfast.state.columns import NO_BYTES, Array
 from holdfast.state.payload import decoded
@@ -120,7 +121,8 @@ def to_python(kind: AtomicType, column: Values) -> list[Any]:
     """A column as Python values; null is None. Timestamps are in UTC."""
     raw, valid = column.values, column.valid
     if kind.kind == "bytes":
-        assert column.data is not None, "bytes without an arena"
+        if column.data is None:
+            raise Impossible("bytes without an arena")
         found: list[Any] = arrow.of_spans(kind.arrow, raw, column.data, valid).to_pylist()
         return found
     if kind.kind == "decimal":

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from holdfast.invariants import Impossible
 from holdfast.state.columns import Arena, Array, Ints
 from holdfast.state.keys import KeyRows
 from holdfast.state.table import Table
@@ -119,7 +120,8 @@ class Work:
     def bury(self, slots: Ints, table: int = 0) -> None:
         """Those rows die: they keep slot, key and change epoch, and forget the rest. None is dead already."""
         held = self.tables[table]
-        assert held.layout.alive is not None, "rows of this table do not die"
+        if held.layout.alive is None:
+            raise Impossible("rows of this table do not die")
         self.touch(slots, table)
         for column in held.columns:
             column[slots] = 0

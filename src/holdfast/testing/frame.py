@@ -15,6 +15,7 @@ from pyspark.sql import Column
 from pyspark.sql.types import BooleanType, DataType, IntegerType, StructField, StructType
 
 from holdfast.errors import PlanError
+from holdfast.invariants import Impossible, invariant, some
 from holdfast.plan.compile import LEAF
 from holdfast.plan.ddl import data_type
 from holdfast.plan.frames import DIFF, Constant, Expression, Found, Given, Where
@@ -53,7 +54,7 @@ class MemoryFrame:
     def __init__(self, schema: StructType, table: pa.Table | None = None) -> None:
         self.schema = schema
         self.table = arrow_schema(schema).empty_table() if table is None else table
-        assert self.table.column_names == schema.names, "a frame's table has the columns of its schema"
+        invariant(self.table.column_names == schema.names, "a frame's table has the columns of its schema")
 
     @property
     def columns(self) -> list[str]:
@@ -87,10 +88,10 @@ class MemoryFrame:
             case Hashed(of):
                 values = self.values(of)
                 column = of.column if isinstance(of, Kept) else of.name
-                assert column is not None, "nobody asks for the hash of a condition"
+                column = some(column, "nobody asks for the hash of a condition")
                 kind = self._field(column, "hash").dataType.simpleString()
                 return pa.array(xxhash64([values], [kind]), mask=values.is_null().to_numpy(zero_copy_only=False))
-        raise AssertionError(f"no expression of this frame: {expression}")
+        raise Impossible(f"no expression of this frame: {expression}")
 
     # --- the stateless verbs ------------------------------------------------------------------------------
 
@@ -112,7 +113,7 @@ class MemoryFrame:
 
     def with_constant(self, name: str, value: int, kind: str) -> MemoryFrame:
         found = data_type(kind)
-        assert found is not None, f"no type {kind}"
+        found = some(found, f"no type {kind}")
         return self._with(name, pa.array([value] * self.table.num_rows, pa.int64()), found)
 
     def union(self, other: MemoryFrame) -> MemoryFrame:
@@ -138,7 +139,7 @@ class MemoryFrame:
 
     def _with(self, name: str, values: pa.Array, datatype: DataType) -> MemoryFrame:
         kind = atomic_of(datatype)
-        assert kind is not None, "only atomic types are made here"
+        kind = some(kind, "only atomic types are made here")
         field, column = StructField(name, datatype), values.cast(kind.arrow)
         if name in self.schema.names:
             at = self.schema.names.index(name)
@@ -156,7 +157,8 @@ class MemoryFrame:
 
     def _kept(self, given: Where, role: str) -> Found:
         self._condition(given.condition, f"'where' of the {role}")  # asked now, so that a wrong one is refused now
-        assert isinstance(given.condition, str), "just asked"
+        if not isinstance(given.condition, str):
+            raise Impossible("just asked")
         if given.value is None:
             return Found(given.condition, BooleanType(), Kept(given.condition, None))
         found = self.find(given.value, role)

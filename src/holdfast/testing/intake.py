@@ -9,6 +9,7 @@ from typing import cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.invariants import some
 from holdfast.log.records import Fence, SegmentRef
 from holdfast.log.store import Store
 from holdfast.plan.compile import LEAF, StageInput
@@ -50,7 +51,7 @@ def take_in(
     )
     if tag is None:
         return Taken(times=seen)
-    assert rows is not None, "rows of a test go into the prepare"
+    rows = some(rows, "rows of a test go into the prepare")
     for name, latest in tag["times"].items():
         seen[name] = max(latest, seen.get(name, latest))
     ref = SegmentRef("", tag["rows"], tag["bytes"], tag["checksum"], 0, 0, inline=0, input_rows=tag["input_rows"])

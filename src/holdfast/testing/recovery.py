@@ -20,6 +20,7 @@ from holdfast.container.logreader import LogReader
 from holdfast.container.slices import HeldSlice, HostedStage
 from holdfast.container.staging import Staging
 from holdfast.errors import EpochGone, FunctionError, PlanError
+from holdfast.invariants import some
 from holdfast.log.records import Prepare
 from holdfast.plan.stage import StagePlan
 from holdfast.state.slice import Mode, SliceState
@@ -50,9 +51,7 @@ class MemoryLog:
         return self.get(prepare.fence.epoch, prepare.level)
 
     def get(self, epoch: int, level: int) -> Prepare:
-        found = self.get_prepare(epoch, level)
-        assert found is not None, f"epoch {epoch}.{level} was never prepared"
-        return found
+        return some(self.get_prepare(epoch, level), f"epoch {epoch}.{level} was never prepared")
 
     def get_prepare(self, epoch: int, level: int) -> Prepare | None:
         name = Prepare.file_of(epoch, level)

@@ -20,6 +20,7 @@ from holdfast.api.keyed import StageStream
 from holdfast.api.stream import Stream
 from holdfast.api.windows import span
 from holdfast.errors import PlanError
+from holdfast.invariants import invariant
 from holdfast.log.records import Fence, Prepare
 from holdfast.plan.compile import Plan
 from holdfast.plan.graph import DIFF, Node, Sink, Source, evaluate, leaves, outputs, updating
@@ -125,7 +126,7 @@ class Run:
                 if sign > 0:
                     alike.append(row)
                 else:
-                    assert alike, f"a row is taken back that never was: {row}"
+                    invariant(alike, f"a row is taken back that never was: {row}")
                     alike.pop()
         return in_order([row for alike in present.values() for row in alike])
 

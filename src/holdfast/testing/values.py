@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql.types import DataType, StructField, StructType
 
 from holdfast.errors import PlanError
+from holdfast.invariants import some
 from holdfast.state.types import AtomicType, atomic
 from holdfast.state.values import WrongValueError, shown, to_array
 
@@ -71,7 +72,7 @@ def to_table(given: Given, schema: StructType, source: str) -> pa.Table:
 
 def _column(given: Given, field: StructField, source: str) -> pa.Array:
     kind = atomic_of(field.dataType)
-    assert kind is not None, "asked when the source was read"
+    kind = some(kind, "asked when the source was read")
     values: list[Any] = []
     for at_row, row in enumerate(given):
         value = row.get(field.name)
