@@ -22,7 +22,7 @@ from holdfast.container.loads import Loads
 from holdfast.container.logreader import LogReader
 from holdfast.container.reading import Reading
 from holdfast.container.reviving import Revived, demoted
-from holdfast.container.slices import HeldSlice, HostedStage, Inputs
+from holdfast.container.slices import HeldSlice, HostedStage, Inputs, count
 from holdfast.container.staging import Staging
 from holdfast.container.threads import ThreadTable
 from holdfast.errors import ContainerError, EpochGone, FencedError
@@ -104,8 +104,8 @@ class HostedJob:
         for stage in self.at_level(prepare.level):
             todo = [number for number in slices if stage.held(number).state.epoch < epoch]
             advanced.update(todo)
-            for group in self.log.affordable(prepare, todo):
-                rows = self.log.rows_of(stage, prepare, group)
+            for group in self.log.groups(stage, prepare, todo):
+                rows = self.log.inputs_of(stage, prepare, group)
 
                 def run(number: int, stage: HostedStage = stage, rows: dict[int, Inputs] = rows) -> None:
                     held = stage.held(number)
@@ -117,11 +117,13 @@ class HostedJob:
                         started = time.perf_counter()
                         stage.advance(held.state, prepare, parts, {name: peer.state for name, peer in peers.items()})
                         seconds = time.perf_counter() - started
-                    self.loads.note(number, sum(len(part) for port in parts or () for part in port), seconds)
+                    self.loads.note(number, count(parts), seconds)
 
-                self.each(group[: len(group) // 2], run)
+                half = len(group.slices) // 2
+                self.each(group.slices[:half], run)
                 faults.place("container", "mid-apply", epoch)
-                self.each(group[len(group) // 2 :], run)
+                self.each(group.slices[half:], run)
+                del rows, run  # before the next group's rows come
             states = [held.state for held in list(stage.slices.values())]
             counted = {number: dict(stage.held(number).state.counts) for number in todo}
             sizes[stage.plan.name] = {

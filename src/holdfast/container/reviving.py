@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from holdfast.container.backups import Loaders
-from holdfast.container.slices import HeldSlice, HostedStage, Inputs, table_name
+from holdfast.container.slices import HeldSlice, HostedStage, Inputs, count, table_name
 from holdfast.errors import CorruptionError, EpochGone, StoreError
 from holdfast.log.pack import Pack
 from holdfast.log.records import Prepare
@@ -135,9 +135,8 @@ class Revived:
     def _replay(self, prepare: Prepare, slices: Sequence[int]) -> int:
         epoch, total = prepare.fence.epoch, 0
         for stage in self._job.at_level(prepare.level):
-            for group in self._job.log.affordable(prepare, slices):
-                rows = self._job.log.rows_of(stage, prepare, group)
-                total += sum(len(part) for inputs in rows.values() for parts in inputs for part in parts)
+            for group in self._job.log.groups(stage, prepare, slices):
+                rows = self._job.log.inputs_of(stage, prepare, group)
 
                 def run(number: int, stage: HostedStage = stage, rows: dict[int, Inputs] = rows) -> None:
                     held = self._held(stage.plan.name, number)
@@ -151,7 +150,9 @@ class Revived:
                         if number in self.fresh[stage.plan.name]:
                             held.state.release(epoch - 1)  # the last one may have to be given back
 
-                self._job.each(group, run)
+                self._job.each(group.slices, run)
+                total += sum(map(count, rows.values()))
+                del rows, run  # before the next group's rows come
         return total
 
     def _held(self, stage: str, number: int) -> HeldSlice:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from holdfast.errors import EpochGone, FunctionError
@@ -43,7 +43,7 @@ class HostedStage:
         self, state: SliceState, prepare: Prepare, parts: Inputs | None, peers: Mapping[str, SliceState]
     ) -> None:
         """Bring a slice to the epoch of ``prepare``, with its rows of every input."""
-        rows = [self.operator.concat(part) if part else None for part in parts or [[] for _ in self.plan.inputs]]
+        rows = [self._joined(part) for part in parts or [[] for _ in self.plan.inputs]]
         name = self.plan.name
         time = EpochTime(
             prepare.watermark_before.get(name, NEVER), prepare.watermark_after.get(name, NEVER), 1000 * prepare.clock
@@ -53,11 +53,37 @@ class HostedStage:
         except FunctionError as error:  # an operator does not know its stage
             raise FunctionError(f"Stage '{name}': {error.what}", safe=error.safe, todo=error.todo) from error
 
+    def _joined(self, part: list[Rows] | Pieces) -> Rows | Pieces | None:
+        if isinstance(part, Pieces):
+            return part
+        return self.operator.concat(part) if part else None
+
 
 def table_name(stage: str, table: int) -> str:
     return f"{stage}#{table}" if table else stage
 
 
-Inputs = list[list[Rows]]
+class Pieces:
+    """Rows of a slice that are too many to be in memory together: one piece after the other, once."""
+
+    def __init__(self, pieces: Iterator[Rows]) -> None:
+        self.rows = 0
+        """Of the pieces that were taken."""
+        self._pieces = pieces
+
+    def __iter__(self) -> Iterator[Rows]:
+        for piece in self._pieces:
+            self.rows += len(piece)
+            yield piece
+
+
+Inputs = list[list[Rows] | Pieces]
 """A slice's rows of an epoch, input by input, in the parts they came in."""
+
+
+def count(inputs: Inputs | None) -> int:
+    """Rows of all inputs, once they have been applied."""
+    return sum(part.rows if isinstance(part, Pieces) else sum(map(len, part)) for part in inputs or ())
+
+
 Stages = Mapping[str, HostedStage]

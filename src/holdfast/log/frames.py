@@ -148,14 +148,21 @@ class FrameFile:
         return cls(lambda at, length: buffer.slice(at, length), buffer.size, name, kind)
 
     @classmethod
-    def at(cls, store: Store, name: str, kind: bytes) -> FrameFile:
-        """Over a file of a store: mapped when that is local, else by ranged reads of what is asked for."""
-        if store.is_local:
+    def at(cls, store: Store, name: str, kind: bytes, *, mapped: bool = True) -> FrameFile:
+        """Over a file of a store: mapped when that is local, else (or if not ``mapped``) by ranged reads of what is
+        asked for."""
+        if store.is_local and mapped:
             return cls.of(store.open(name), name, kind)
         return cls(lambda at, length: store.read_range(name, at, length), store.size(name), name, kind)
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Of all frames."""
+        found: np.ndarray = self._entries["length"]
+        return found
 
     def length(self, number: int) -> int:
         return int(self._entries[number][1])

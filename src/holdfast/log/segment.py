@@ -77,6 +77,15 @@ class Chunk:
     def last_slice(self) -> int:
         return int(self.slices[-1])
 
+    def only(self, wanted: npt.NDArray[np.bool_]) -> Chunk:
+        """The rows of wanted slices, copied, so that the others need not stay in memory for their sake."""
+        mine = wanted[self.slices]
+        lengths = np.diff(self.bounds)
+        rows = np.flatnonzero(np.repeat(mine, lengths))
+        return Chunk(
+            self.input, _take(self.rows, rows), self.slices[mine], np.concatenate(([0], np.cumsum(lengths[mine])))
+        )
+
 
 class SegmentWriter:
     """Collects the rows of one task, serialised; ``parts`` closes it."""
@@ -224,9 +233,9 @@ class Segment:
         return Segment(FrameFile.of(source, name, _KIND))
 
     @staticmethod
-    def at(store: Store, name: str) -> Segment:
-        """From a store: mapped when that is local, else by ranged reads of the chunks that are wanted."""
-        return Segment(FrameFile.at(store, name, _KIND))
+    def at(store: Store, name: str, *, mapped: bool = True) -> Segment:
+        """From a store: mapped when that is local, else (or if not ``mapped``) by ranged reads of what is wanted."""
+        return Segment(FrameFile.at(store, name, _KIND, mapped=mapped))
 
     @property
     def inputs(self) -> tuple[int, ...]:
@@ -234,6 +243,14 @@ class Segment:
 
     def schema(self, input: int) -> pa.Schema:
         return pa.ipc.read_schema(self._frames.frame(self._schema_frames[input]))
+
+    def nbytes_of(self, input: int) -> npt.NDArray[np.float64]:
+        """About how many bytes of an input each slice has here, from the directory alone."""
+        rows = self._entries["rows"].astype(np.float64)
+        of_chunk = np.add.reduceat(rows, self._starts[:-1]) if len(rows) else rows
+        width = self._frames.lengths[self._chunks["frame"]] / np.maximum(of_chunk, 1.0)
+        mine = np.repeat(np.where(self._chunks["input"] == input, width, 0.0), self._chunks["entries"])
+        return np.bincount(self._entries["slice"], weights=rows * mine, minlength=self.slices).astype(np.float64)
 
     def chunks(self, input: int, wanted: npt.NDArray[np.bool_] | None = None) -> Iterator[Chunk]:
         """The chunks of an input, in write order; with ``wanted`` (a flag per slice) only those that hold a
@@ -278,7 +295,7 @@ def _cuts(ends: IntArray) -> Iterator[tuple[int, int]]:
 
 
 def _take(rows: pa.RecordBatch, order: IntArray) -> pa.RecordBatch:
-    """The rows in another order. NumPy is faster than Arrow on columns of fixed width without nulls."""
+    """Those rows, in that order. NumPy is faster than Arrow on columns of fixed width without nulls."""
     columns: list[pa.Array | None] = [_take_fixed(column, order) for column in rows.columns]
     rest = [number for number, column in enumerate(columns) if column is None]
     if rest:
@@ -297,7 +314,7 @@ def _take_fixed(column: pa.Array, order: IntArray) -> pa.Array | None:
     dtype = np.dtype(f"u{width}" if width <= 8 else f"V{width}")
     values = np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * width)
     # from_buffers, because pa.array(ndarray) imports pandas, which takes a cold worker most of a second.
-    return pa.Array.from_buffers(kind, len(column), [None, pa.py_buffer(values.take(order, mode="clip"))])
+    return pa.Array.from_buffers(kind, len(order), [None, pa.py_buffer(values.take(order, mode="clip"))])
 
 
 def _without_dictionaries(rows: pa.RecordBatch) -> pa.RecordBatch:

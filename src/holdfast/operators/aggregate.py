@@ -75,6 +75,8 @@ class AggregateOperator:
             self._codec.words, self._codec.tail, tuple(columns), alive=0 if spec.updating_input else None
         )
         self._seen = values_seen(self._accumulators)
+        # Of a value taken back in one piece and put in again in a later one nobody has thought.
+        self.gradual = not (self._seen and spec.updating_input)
         seen = [one.layout(self._codec, taken_back=spec.updating_input) for one in self._seen]
         self.layouts: tuple[Layout, ...] = (self.layout, *seen)
         self._inputs, self._wanted = _shared([accumulator.inputs for accumulator in self._accumulators])
@@ -150,8 +152,11 @@ class AggregateOperator:
 
     def apply(self, work: Work, *inputs: Rows | None) -> None:
         (rows,) = inputs
-        if rows is None or not len(rows):
-            return
+        if rows is not None and len(rows):
+            self.take(work, rows)
+            self.settle(work)
+
+    def take(self, work: Work, rows: Rows) -> None:
         slots = work.place(rows.keys)
         if self._seen and rows.partial:
             self._apply_partial(work, slots, rows)
@@ -161,6 +166,9 @@ class AggregateOperator:
             wanted = [[rows.values[at] for at in self._wanted[number]] for number in seen.counts]
             wheres = [where[0].valid if where else NO_BYTES for _, *where in wanted]
             seen.add(work, table, slots, rows, wanted[0][0], wheres, self._totals(work, seen))
+
+    def settle(self, work: Work) -> None:
+        """Keys whose rows were all taken back die."""
         if self.layout.alive is not None:
             self._bury(work, self.layout.alive)
 

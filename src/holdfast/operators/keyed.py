@@ -39,6 +39,7 @@ class KeyedOperator:
 
     emits = True
     clocked = False
+    gradual = False
     outputs: Mapping[str, Fields]
     state: Fields
 

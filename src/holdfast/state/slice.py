@@ -12,7 +12,7 @@ No locks: a slice is used by one thread at a time, and its caller sees to that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -57,11 +57,13 @@ class SliceState(Protocol):
     def apply(
         self,
         epoch: int,
-        *inputs: Rows | None,
+        *inputs: Rows | Iterable[Rows] | None,
         time: EpochTime = NO_TIME,
         peers: Mapping[str, SliceState] = NO_PEERS,
     ) -> None:
         """Bring the slice from ``epoch`` - 1 to ``epoch``. If it raises, the slice is as it was.
+
+        An input may come in pieces where its operator is gradual; what comes of it is the same.
 
         ``peers`` are the same slice of stages that this one looks into, which have applied the epoch already.
         """
@@ -128,6 +130,8 @@ class SliceOperator(Protocol):
     emits: bool
     clocked: bool
     """Whether the clock alone can make it do something."""
+    gradual: bool
+    """Whether the rows of an epoch may come in pieces: then it is ``Gradual`` too."""
 
     def due(self, tables: Sequence[Table]) -> int | None:
         """When it will: the clock in microseconds."""
@@ -143,6 +147,17 @@ class SliceOperator(Protocol):
 
     def empty(self, port: str) -> pa.RecordBatch:
         """No rows of that output."""
+
+
+@runtime_checkable
+class Gradual(Protocol):
+    """An operator of one input that takes rows piece by piece; what comes of it is what ``apply`` makes of them all."""
+
+    def take(self, work: Work, rows: Rows) -> None:
+        """Some rows of the epoch, after those that came before."""
+
+    def settle(self, work: Work) -> None:
+        """All rows of the epoch have come."""
 
 
 def read_copy(operator: SliceOperator, copy: copies.Loader, keys: KeyRows) -> pa.RecordBatch:
@@ -173,7 +188,7 @@ class TableSlice:
     def apply(
         self,
         epoch: int,
-        *inputs: Rows | None,
+        *inputs: Rows | Iterable[Rows] | None,
         time: EpochTime = NO_TIME,
         peers: Mapping[str, SliceState] = NO_PEERS,
     ) -> None:
@@ -186,10 +201,24 @@ class TableSlice:
         self._emitted.append(work.emitted)
         self.epoch = epoch
         try:
-            self._operator.apply(work, *inputs)
+            whole = [one for one in inputs if one is None or isinstance(one, Rows)]
+            if len(whole) == len(inputs):
+                self._operator.apply(work, *whole)
+            else:
+                self._apply_pieces(work, *inputs)
         except BaseException:
             self.undo()
             raise
+
+    def _apply_pieces(self, work: Work, *inputs: Rows | Iterable[Rows] | None) -> None:
+        (pieces,) = inputs
+        operator = self._operator
+        assert isinstance(operator, Gradual), "it needs all rows at once"
+        assert isinstance(pieces, Iterable), "rows in pieces"
+        for rows in pieces:
+            operator.take(work, rows)
+            self._leave_garbage()  # every piece may have replaced the strings of the one before
+        operator.settle(work)
 
     def undo(self) -> None:
         if not self._undo:

@@ -114,10 +114,11 @@ class Plane:
         for stage in [one for one in self._stages.values() if one.plan.level == prepare.level]:
             every = range(self.slices) if numbers is None else numbers
             behind = [number for number in every if stage.held(number).state.epoch < epoch]
-            rows = self._reader.rows_of(stage, prepare, behind)
-            for number in behind:
-                peers = {name: self._state(name, number) for name in stage.plan.peers}
-                stage.advance(stage.held(number).state, prepare, rows.get(number), peers)
+            for group in self._reader.groups(stage, prepare, behind):
+                rows = self._reader.inputs_of(stage, prepare, group)
+                for number in group.slices:
+                    peers = {name: self._state(name, number) for name in stage.plan.peers}
+                    stage.advance(stage.held(number).state, prepare, rows.get(number), peers)
 
     def undo(self, epoch: int) -> None:
         """The epoch never was."""
