@@ -107,7 +107,7 @@ class HostedJob:
             for group in self.log.groups(stage, prepare, todo):
                 rows = self.log.inputs_of(stage, prepare, group)
 
-                def run(number: int, stage: HostedStage = stage, rows: dict[int, Inputs] = rows) -> None:
+                def run(number: int, stage: HostedStage = stage, rows: Mapping[int, Inputs] = rows) -> None:
                     held = stage.held(number)
                     parts = rows.get(number)
                     with ExitStack() as locks:

@@ -10,7 +10,7 @@ piece depends on the log alone: whoever applies the slice, wherever, gets the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -83,12 +83,12 @@ class LogReader:
         if group:
             yield Group(group, part=True)
 
-    def inputs_of(self, stage: HostedStage, prepare: Prepare, group: Group) -> dict[int, Inputs]:
+    def inputs_of(self, stage: HostedStage, prepare: Prepare, group: Group) -> Mapping[int, Inputs]:
         """The epoch's rows of each slice of a group, in the order that ``prepare`` fixed: (partition, position)."""
         if group.in_pieces:
             return {number: [Pieces(self._pieces(stage, prepare, number))] for number in group.slices}
         wanted = self._flags(group.slices)
-        found: dict[int, Inputs] = {}
+        found: dict[int, list[list[Rows]]] = {}
         for port, place in enumerate(stage.plan.inputs):
             of = self._of(prepare, place)
             for ref in of.segments:
@@ -138,7 +138,7 @@ class LogReader:
         prepare: Prepare,
         ref: SegmentRef,
         wanted: np.ndarray,
-        found: dict[int, Inputs],
+        found: dict[int, list[list[Rows]]],
         *,
         part: bool,
     ) -> None:
@@ -151,9 +151,7 @@ class LogReader:
                     inputs = found.get(number)
                     if inputs is None:
                         inputs = found[number] = [[] for _ in stage.plan.inputs]
-                    parts = inputs[port]
-                    assert isinstance(parts, list), "rows of a group come whole"
-                    parts.append(rows.slice(bounds[at], bounds[at + 1]))
+                    inputs[port].append(rows.slice(bounds[at], bounds[at + 1]))
 
     def _of(self, prepare: Prepare, place: InputPlan) -> Prepare:
         """The prepare that has the rows of an input: sources' rows are in the first one, whoever takes them."""

@@ -138,7 +138,7 @@ class Revived:
             for group in self._job.log.groups(stage, prepare, slices):
                 rows = self._job.log.inputs_of(stage, prepare, group)
 
-                def run(number: int, stage: HostedStage = stage, rows: dict[int, Inputs] = rows) -> None:
+                def run(number: int, stage: HostedStage = stage, rows: Mapping[int, Inputs] = rows) -> None:
                     held = self._held(stage.plan.name, number)
                     with ExitStack() as locks:
                         peers = {name: self._held(name, number) for name in stage.plan.peers}

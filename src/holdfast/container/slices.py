@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.errors import EpochGone, FunctionError
@@ -77,7 +77,7 @@ class Pieces:
             yield piece
 
 
-Inputs = list[list[Rows] | Pieces]
+Inputs = Sequence[list[Rows] | Pieces]
 """A slice's rows of an epoch, input by input, in the parts they came in."""
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import EpochGone
-from holdfast.invariants import invariant
+from holdfast.invariants import Impossible, invariant
 from holdfast.state import copies
 from holdfast.state.columns import Arena, Array, Ints
 from holdfast.state.keys import KeyRows
@@ -213,8 +213,8 @@ class TableSlice:
     def _apply_pieces(self, work: Work, *inputs: Rows | Iterable[Rows] | None) -> None:
         (pieces,) = inputs
         operator = self._operator
-        assert isinstance(operator, Gradual), "it needs all rows at once"
-        assert isinstance(pieces, Iterable), "rows in pieces"
+        if not isinstance(operator, Gradual) or not isinstance(pieces, Iterable):
+            raise Impossible("rows came in pieces to an operator that needs all of them at once")
         for rows in pieces:
             operator.take(work, rows)
             self._leave_garbage()  # every piece may have replaced the strings of the one before
