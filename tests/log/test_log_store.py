@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -144,14 +145,15 @@ def test_probe_refuses_a_store_where_not_exactly_one_wins(tmp_path: Path) -> Non
 
 
 def test_probe_refuses_a_store_where_the_last_one_stays(tmp_path: Path) -> None:
-    """Each is told the truth as it was then, but the file that the first one made is gone."""
+    """Each is told the truth as it was then, but what the first one wrote is gone."""
+    lock = threading.Lock()
 
     def creator(path: str, data: bytes) -> bool:
-        if not exclusive(path, data):
-            Path(path.removeprefix("local:")).write_bytes(b"neither")
-            return False
-        time.sleep(0.1)
-        return True
+        with lock:
+            won = exclusive(path, data)
+            if not won:
+                Path(path.removeprefix("local:")).write_bytes(b"another's")
+            return won
 
     store = Store.on(fs.LocalFileSystem(), str(tmp_path / "s"), creator)
     with pytest.raises(StoreError, match="This store cannot decide"):
@@ -160,16 +162,15 @@ def test_probe_refuses_a_store_where_the_last_one_stays(tmp_path: Path) -> None:
 
 def test_an_answer_that_is_lost_makes_nobody_a_loser(tmp_path: Path) -> None:
     """An object store repeats a put whose answer was lost, and is told that the file exists: it is its own."""
-    lost = 0
+    won: list[bool] = []
 
     def creator(path: str, data: bytes) -> bool:
-        nonlocal lost
-        lost += exclusive(path, data)
+        won.append(exclusive(path, data))
         return False
 
     store = Store.on(fs.LocalFileSystem(), str(tmp_path / "s"), creator)
     store.probe()
-    assert lost == 1
+    assert sorted(won) == [False, True]
     assert store.put_if_absent("owner/1", b"mine")
     assert not store.put_if_absent("owner/1", b"yours")
 

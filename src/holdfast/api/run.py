@@ -230,10 +230,10 @@ class Run:
 
     def _batch(self, batch_id: int) -> ev.Batch:
         """Which micro-batch this is, by Spark's own files: the query's id and the offsets written before it ran."""
-        section, folder = self._ledger.section, self._ledger.spark
+        notes = self._shell.notes
         if not self._query_id:
-            self._query_id = json.loads(section.read(f"{folder}/metadata"))["id"]
-        _version, _settings, *offsets = section.read(f"{folder}/offsets/{batch_id}").decode().splitlines()
+            self._query_id = json.loads(notes.metadata())["id"]
+        _version, _settings, *offsets = notes.offsets(batch_id).decode().splitlines()
         return ev.Batch(self._query_id, batch_id, " ".join(offsets))
 
     def _observed(self) -> dict[str, int]:

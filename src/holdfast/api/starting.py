@@ -85,6 +85,8 @@ def start(job: Job, plan: JobPlan, options: Options) -> Run:
         shell = Shell(ledger, owner.incarnation, lambda: the_run()._fleet, {sink.name: sink for sink in plan.sinks})
         opened.append(shell)
         upgrading.refuse_rival(ledger, graph, job.name)
+        if mended := shell.notes.mend():
+            shell.history.note("mended", f"Spark's own checkpoint: {mended}")
         if upgrade is not None:
             upgrade.perform(owner.incarnation)
             for change in upgrade.changes:
@@ -212,6 +214,9 @@ def _begin(run: Run, incarnation: int, options: Options) -> None:
             todo="Bring the file back from a copy of the store.",
         )
     counters = last.sinks if last else {}
+    for sink in run._jobs.sinks.values():
+        if prepared and isinstance(sink, FileSink) and sink.mend(counters.get(sink.name, -1) + 1):
+            shell.history.note("mended", f"sink '{sink.name}': what it had of epoch {committed + 1} is written again")
     _check_sinks(run._jobs.sinks, counters, bool(prepared))
     manifests = ledger.manifests(shell.history.corrupt)
     routing = ledger.last_routing()

@@ -50,7 +50,7 @@ class LocalFiles:
         """
         folder, name = os.path.split(path)
         if os.path.lexists(path):
-            _sync_folder(folder)
+            sync_folder(folder)
             return False
         temporary = os.path.join(folder, f".{name}.{os.urandom(8).hex()}{TEMPORARY}")
         descriptor = self._new(temporary)
@@ -68,7 +68,7 @@ class LocalFiles:
         finally:
             os.unlink(temporary)
         # The loser syncs too: what it goes on with must not vanish with the winner's machine.
-        _sync_folder(folder)
+        sync_folder(folder)
         return won
 
     def write(self, path: str, parts: Iterable[Part], sync: bool) -> int:
@@ -86,7 +86,7 @@ class LocalFiles:
                 if sync:
                     os.fsync(descriptor)
             if sync:
-                _sync_folder(os.path.dirname(path))
+                sync_folder(os.path.dirname(path))
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(path)
@@ -196,7 +196,26 @@ class ArrowFiles:
             self.fs.delete_dir(path)
 
 
-def _sync_folder(path: str) -> None:
+def sync_files(paths: Iterable[str], root: str) -> None:
+    """Sync local files that somebody else has written, and their entries in every folder from theirs up to ``root``."""
+    folders: set[str] = set()
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        folder = os.path.dirname(path)
+        while folder not in folders:
+            folders.add(folder)
+            folder = os.path.dirname(folder) if folder != root else root
+    for folder in sorted(folders, reverse=True):  # the lowest first
+        with contextlib.suppress(PermissionError):  # then it is not ours, and older than what is in it
+            sync_folder(folder)
+
+
+def sync_folder(path: str) -> None:
+    """Sync the entries of a local folder."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -218,11 +237,11 @@ def _make_folder(path: str) -> None:
         missing.append(path)
         path = os.path.dirname(path)
     with contextlib.suppress(PermissionError):  # then it is not ours, and older than the store
-        _sync_folder(os.path.dirname(path))
+        sync_folder(os.path.dirname(path))
     for folder in reversed(missing):
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder)
-        _sync_folder(os.path.dirname(folder))
+        sync_folder(os.path.dirname(folder))
 
 
 def _read_all(file: Any, length: int) -> bytes:

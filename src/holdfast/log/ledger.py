@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
@@ -278,6 +278,12 @@ class Ledger:
                 todo="Bring the file back from a copy of the store.",
             )
         return list(found.values())
+
+    def newest_first(self) -> Iterator[Prepare]:
+        """The prepares of the first level of every epoch that still has one, from the newest on."""
+        for epoch, level in reversed(self._prepared()):
+            if level == 1 and (prepare := self.get_prepare(epoch, level)) is not None:
+                yield prepare
 
     def put_commit(self, commit: Commit) -> Commit:
         return self._commits.put(commit.fence.epoch, commit)[0]

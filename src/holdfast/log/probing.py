@@ -37,19 +37,34 @@ def probe(store: Store) -> None:
     for last in (*[False] * (TRIES - 1), True):
         name = f"probe-{uuid.uuid4().hex}"
         try:
-            if _rivals_told_apart(store, name, last=last):
-                return
+            winners, found = _rivals(store, name)
         except StoreError:
             if last:
                 raise
+            continue
         finally:
             store.delete([name])
+        if len(winners) > 1 or (found is not None and winners != [found]):
+            raise StoreError(
+                f"This store cannot decide between two writers of one file: {len(winners)} of 2 were told that they "
+                f"had created it, at {store.uri}",
+                safe="Nothing of the job was written.",
+                todo="Use a location with an atomic create: a local folder or HDFS, for instance.",
+            )
+        if found is not None:
+            return
+    raise StoreError(
+        f"A file that was created at {store.uri} cannot be seen {SEEN_SECONDS:.0f} s later: somebody on the way "
+        "remembers that there was none.",
+        safe="Nothing of the job was written.",
+        todo="Turn the caching of names that do not exist off (in the gateway or proxy before the store), or use "
+        "another location.",
+    )
 
 
-def _rivals_told_apart(store: Store, name: str, *, last: bool) -> bool:
-    """True: they were. False: something went wrong on the way that may pass, so another try shall tell."""
-    if store.read_if_present(name) is not None:
-        raise StoreError(f"{store.uri} has a file {name}, which nobody can have written.")
+def _rivals(store: Store, name: str) -> tuple[list[bytes], bytes | None]:
+    """Two create one name, which has been looked for before: who was told to have won, and whose bytes are there."""
+    store.read_if_present(name)
     start = threading.Barrier(2)
     won: dict[bytes, bool] = {}
     failed: list[BaseException] = []
@@ -68,26 +83,7 @@ def _rivals_told_apart(store: Store, name: str, *, last: bool) -> bool:
         thread.join()
     if failed:
         raise failed[0]
-    winners = [data for data, was in won.items() if was]
-    found = _seen(store, name)
-    if len(winners) > 1 or (found is not None and winners != [found]):
-        raise StoreError(
-            f"This store cannot decide between two writers of one file: {len(winners)} of 2 were told that they had "
-            f"created it, at {store.uri}",
-            safe="Nothing of the job was written.",
-            todo="Use a location with an atomic create: a local folder or HDFS, for instance.",
-        )
-    if found is not None:
-        return True
-    if last:
-        raise StoreError(
-            f"A file that was created at {store.uri} cannot be seen {SEEN_SECONDS:.0f} s later: somebody on the way "
-            "remembers that there was none.",
-            safe="Nothing of the job was written.",
-            todo="Turn the caching of names that do not exist off (in the gateway or proxy before the store), or use "
-            "another location.",
-        )
-    return False
+    return [data for data, was in won.items() if was], _seen(store, name)
 
 
 def _seen(store: Store, name: str) -> bytes | None:

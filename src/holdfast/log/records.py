@@ -18,6 +18,7 @@ from holdfast.log.frames import FORMAT, FrameFile, FrameWriter, newer_format
 
 __all__ = [
     "FORMAT",
+    "Carried",
     "Commit",
     "Fence",
     "GraphFile",
@@ -65,6 +66,19 @@ class SegmentRef:
 
 
 @dataclass(frozen=True)
+class Carried:
+    """Spark's own files of a batch, byte for byte: Spark syncs none of them, and cannot go on without.
+
+    ``names`` are all the notes of its sources that count at this batch (see ``mending``). What is not among ``files``,
+    here or in an earlier prepare, was synced before this one was written.
+    """
+
+    folder: str  # of Spark's checkpoint, in the section
+    names: tuple[str, ...]
+    files: dict[str, int]  # name → number of the attachment
+
+
+@dataclass(frozen=True)
 class Prepare:
     """What a level of an epoch is, for ever, whoever finishes it."""
 
@@ -83,6 +97,7 @@ class Prepare:
     sinks: dict[str, int] = field(default_factory=dict)
     tick: int = 0  # an epoch without rows, the so-manieth after its batch
     graph: int = 0  # the version of the graph in whose terms it is
+    spark: Carried | None = None  # of level 1
     attachments: tuple[bytes, ...] = ()
 
     @staticmethod
@@ -96,6 +111,7 @@ class Prepare:
     def to_bytes(self) -> bytes:
         said = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "attachments"}
         said |= {"fence": asdict(self.fence), "segments": [asdict(ref) for ref in self.segments]}
+        said["spark"] = asdict(self.spark) if self.spark else None
         return _pack(b"prep", said, self.attachments)
 
     @classmethod
@@ -103,7 +119,13 @@ class Prepare:
         said, attachments = _unpack(data, name, b"prep")
         said["fence"] = Fence(**said["fence"])
         said["segments"] = tuple(SegmentRef(**(ref | {"partial": tuple(ref["partial"])})) for ref in said["segments"])
+        if spark := said.get("spark"):
+            said["spark"] = Carried(**(spark | {"names": tuple(spark["names"])}))
         return cls(**said, attachments=attachments)
+
+    def carried(self) -> dict[str, bytes]:
+        """Spark's files that are in it."""
+        return {name: self.attachments[at] for name, at in self.spark.files.items()} if self.spark else {}
 
 
 @dataclass(frozen=True)

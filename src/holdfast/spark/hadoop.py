@@ -66,6 +66,14 @@ def list_names(spark: SparkSession, uri: str) -> list[str]:
     return [status.getPath().getName() for status in files.listStatus(path)] if files.exists(path) else []
 
 
+def local_path(spark: SparkSession, uri: str) -> str | None:
+    """The path on this machine's disks that Hadoop means by ``uri``; None if it is elsewhere."""
+    hadoop = _Hadoop(spark)
+    path = hadoop.path(uri)
+    qualified = path.getFileSystem(hadoop.configuration).makeQualified(path).toUri()
+    return str(qualified.getPath()) if qualified.getScheme() == "file" else None
+
+
 class _Hadoop:
     def __init__(self, spark: SparkSession) -> None:
         gateway = spark.sparkContext._gateway

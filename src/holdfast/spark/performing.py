@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from holdfast import faults
@@ -15,7 +16,7 @@ from holdfast.errors import FunctionError, StoreError
 from holdfast.invariants import Impossible, some
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import Pack, pack_name
-from holdfast.log.records import Commit, Fence, Manifest, Prepare, SegmentRef
+from holdfast.log.records import Carried, Commit, Fence, Manifest, Prepare, SegmentRef
 from holdfast.log.records import Routing as RoutingFile
 from holdfast.master import events as ev
 from holdfast.master import instructions as do
@@ -23,6 +24,7 @@ from holdfast.master.readies import PATIENCE_SECONDS
 from holdfast.spark.epoch import Tag
 from holdfast.spark.fleet import Fleet
 from holdfast.spark.history import History
+from holdfast.spark.notes import SparkNotes
 from holdfast.spark.timekeeping import Timekeeper
 
 Sizes = Mapping[str, Mapping[str, Any]]
@@ -33,6 +35,7 @@ class Performer:
     def __init__(self, ledger: Ledger, incarnation: int, fleet: Callable[[], Fleet], history: History) -> None:
         self.ledger = ledger
         self.ledger_lock = threading.RLock()
+        self.notes = SparkNotes(ledger)
         self.incarnation = incarnation
         self.sinks: tuple[str, ...] = ()
         self.counters: dict[str, int] = {}
@@ -63,6 +66,11 @@ class Performer:
             clock = self.prepare_of(instruction.fence.epoch, 1).clock
         times, before, after = self.time.advance(level, (_tag_of(tag).times for tag in instruction.tags))
         batch = instruction.batch
+        carried: Carried | None = None
+        if level == 1:
+            carried, files = self.notes.carry(batch)
+            carried = replace(carried, files={name: at + len(attachments) for name, at in carried.files.items()})
+            attachments += files
         ours = Prepare(
             fence=instruction.fence,
             level=instruction.level,
@@ -77,6 +85,7 @@ class Performer:
             watermark_after=after,
             routing=routing,
             sinks=self.counters | {name: self.counters.get(name, -1) + 1 for name in self.sinks},
+            spark=carried,
             attachments=tuple(attachments),
         )
         with self.ledger_lock:

@@ -13,10 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.errors import StoreError
+from holdfast.log.mending import COMMITTED, checksum_name, checksums
 from holdfast.log.store import Store
-
-COMMITTED = b'v1\n{"nextBatchWatermarkMs":0}'
-"""What Spark notes of a batch that is done, in a query that keeps no state in Spark."""
 
 
 def rebase(section: Store, old: str, new: str, before: Sequence[str], now: Sequence[str], batch: int) -> None:
@@ -25,7 +23,7 @@ def rebase(section: Store, old: str, new: str, before: Sequence[str], now: Seque
     ``before`` and ``now`` name the source at each place; no name is new. Batches after ``batch`` were planned and never
     begun: Spark plans them again.
     """
-    section.write(f"{new}/metadata", [section.read(f"{old}/metadata")])
+    _write(section, f"{new}/metadata", section.read(f"{old}/metadata"))
     for number in range(max(0, batch - 1), batch + 1):  # Spark looks at the last two
         file = f"offsets/{number}"
         version, settings, *offsets = section.read(f"{old}/{file}").decode().splitlines()
@@ -37,9 +35,9 @@ def rebase(section: Store, old: str, new: str, before: Sequence[str], now: Seque
                 todo="Start the job with the stages and sinks over sources that it had, or with a new store.",
             )
         rewritten = [version, settings, *[offsets[before.index(name)] for name in now]]
-        section.write(f"{new}/{file}", ["\n".join(rewritten).encode()])
+        _write(section, f"{new}/{file}", "\n".join(rewritten).encode())
         done = section.read_if_present(f"{old}/commits/{number}")
-        section.write(f"{new}/commits/{number}", [done or COMMITTED])
+        _write(section, f"{new}/commits/{number}", done or COMMITTED)
     numbers = {name: number for number, name in enumerate(dict.fromkeys(before))}
     for number, name in enumerate(dict.fromkeys(now)):
         _copy(section, f"{old}/sources/{numbers[name]}", f"{new}/sources/{number}")
@@ -47,6 +45,12 @@ def rebase(section: Store, old: str, new: str, before: Sequence[str], now: Seque
 
 def _copy(section: Store, old: str, new: str) -> None:
     for name in section.list(old):
-        section.write(f"{new}/{name}", [section.read(f"{old}/{name}")])
+        _write(section, f"{new}/{name}", section.read(f"{old}/{name}"))
     for folder in section.list_folders(old):
         _copy(section, f"{old}/{folder}", f"{new}/{folder}")
+
+
+def _write(section: Store, name: str, content: bytes) -> None:
+    section.write(name, [content])
+    if section.is_local:  # as Hadoop has it: whoever mends the checkpoint tells whole files by them
+        section.write(checksum_name(name), [checksums(content)])

@@ -50,6 +50,7 @@ from holdfast.spark.epoch import EpochJobs
 from holdfast.spark.fleet import Fleet, group_by_owner
 from holdfast.spark.history import EpochFigures, History
 from holdfast.spark.launcher import new_name
+from holdfast.spark.notes import SparkNotes
 from holdfast.spark.performing import Performer
 from holdfast.spark.scan import Groups
 from holdfast.spark.timekeeping import Timekeeper
@@ -333,6 +334,10 @@ class Shell:
     @property
     def time(self) -> Timekeeper:
         return self._performer.time
+
+    @property
+    def notes(self) -> SparkNotes:
+        return self._performer.notes
 
     def suspects(self) -> frozenset[str]:
         return self._fleet().suspects

@@ -21,7 +21,8 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from holdfast.errors import PlanError
 from holdfast.invariants import some
-from holdfast.spark.hadoop import list_names
+from holdfast.spark.hadoop import list_names, local_path
+from holdfast.spark.settling import Settled
 from holdfast.spark.types import simple_type
 
 EPOCH_COLUMN = "_epoch"
@@ -119,14 +120,23 @@ class FileSink:
         self._sink = _file_stream_sink(spark, name, format, options, partition_by, schema)
         self.path = _option(options, "path") or ""
         self._spark = spark
+        local = local_path(spark, self.path)
+        self._settled = Settled(local) if local else None  # elsewhere a closed file is as durable as it gets
 
     def newest(self) -> int:
         """The number of the last epoch in the folder's own log; -1 if there is none."""
         names = list_names(self._spark, f"{self.path}/_spark_metadata")
         return max((int(name.split(".")[0]) for name in names if name.split(".")[0].isdigit()), default=-1)
 
+    def mend(self, counter: int) -> bool:
+        """Before an epoch that was prepared is finished: what a power cut left of it here is no part of the folder, and
+        is written again. Whether it was so."""
+        return self._settled is not None and self._settled.forget_torn(counter)
+
     def write(self, df: DataFrame, epoch: int, counter: int) -> None:
         self._sink.addBatch(counter, df.withColumn(EPOCH_COLUMN, sf.lit(epoch).cast("bigint"))._jdf)
+        if self._settled is not None:
+            self._settled.settle(counter)
 
     def close(self) -> None:
         return
