@@ -25,6 +25,7 @@ for _folder in ("end_to_end", "container", "master", "testing"):
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rounds", type=int, default=1, help="rounds of the randomised drills (default 1)")
     parser.addoption("--heavy", action="store_true", help="also the tests that take a minute each to show one thing")
+    parser.addoption("--cuts", type=int, default=3, help="moments at which the power goes (default 3)")
     parser.addoption("--first-seed", type=int, default=1, help="seed of the first round")
 
 
