@@ -15,7 +15,7 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -32,6 +32,7 @@ class Files(Protocol):
     def read_range(self, path: str, offset: int, length: int) -> pa.Buffer: ...
     def size(self, path: str) -> int: ...
     def list(self, path: str) -> tuple[list[str], list[str]]: ...
+    def written(self, path: str, wanted: Callable[[str], bool]) -> dict[str, float]: ...
     def delete(self, path: str) -> None: ...
     def delete_folder(self, path: str) -> None: ...
 
@@ -115,6 +116,16 @@ class LocalFiles:
                 (folders if entry.is_dir() else files).append(entry.name)
         return files, folders
 
+    def written(self, path: str, wanted: Callable[[str], bool]) -> dict[str, float]:
+        """When the files of a folder were written, in seconds since 1970."""
+        found: dict[str, float] = {}
+        with contextlib.suppress(FileNotFoundError), os.scandir(path) as entries:
+            for entry in entries:
+                if wanted(entry.name):
+                    with contextlib.suppress(FileNotFoundError):  # it has got its name meanwhile
+                        found[entry.name] = entry.stat().st_mtime
+        return found
+
     def delete(self, path: str) -> None:
         os.unlink(path)
 
@@ -186,6 +197,16 @@ class ArrowFiles:
         found = self.fs.get_file_info(FileSelector(path, allow_not_found=True))
         files = [info.base_name for info in found if info.type == FileType.File]
         return files, [info.base_name for info in found if info.type == FileType.Directory]
+
+    def written(self, path: str, wanted: Callable[[str], bool]) -> dict[str, float]:
+        from pyarrow.fs import FileSelector, FileType
+
+        found = self.fs.get_file_info(FileSelector(path, allow_not_found=True))
+        return {
+            info.base_name: info.mtime.timestamp()
+            for info in found
+            if info.type == FileType.File and info.mtime is not None and wanted(info.base_name)
+        }
 
     def delete(self, path: str) -> None:
         self.fs.delete_file(path)

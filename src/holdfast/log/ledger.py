@@ -1,4 +1,4 @@
-"""The ledger: one job's view of its small files, and what may be deleted when.
+"""The ledger: one job's view of its small files.
 
 Everything that decides something is a put-if-absent: whoever loses reads the winner's file and goes on with
 that. The ledger lists a folder when it first needs it; from then on it remembers the newest number and only
@@ -12,22 +12,16 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
 from holdfast.errors import CorruptionError, FencedError, StoreError
 from holdfast.log.differences import differences
-from holdfast.log.pack import parse_pack_name
 from holdfast.log.records import SPARK, Commit, Fence, GraphFile, JobFile, Manifest, Mark, Owner, Prepare, Routing
-from holdfast.log.segment import parse_segment_name
 from holdfast.log.store import Store
 
-KEPT = 100
-"""How many epochs' prepares and commits outlive the log's cut."""
-
 _PREPARE = re.compile(r"(\d{10,})\.(\d+)")
-_MARK = re.compile(r"(\d{10,})\.(?:failed|applied)\d+")
 
 
 class _Record(Protocol):
@@ -79,9 +73,6 @@ class _Numbered(Generic[R]):
             self._newest = (self._newest[0] + 1, later)
         return self._newest[1]
 
-    def delete(self, numbers: Iterable[int]) -> None:
-        self._store.delete(self._file_of(number) for number in numbers)
-
 
 class Ledger:
     """What the store knows of a job (and of one section of it). One thread at a time."""
@@ -97,7 +88,6 @@ class Ledger:
         self._commits = _Numbered(self.section, Commit.file_of, Commit.from_bytes)
         self._manifests = _Numbered(self.section, Manifest.file_of, Manifest.from_bytes)
         self._last_prepared: tuple[int, int] | None = None
-        self._named: dict[tuple[int, int], frozenset[str]] = {}  # segments that a prepare names
 
     # The job and who runs it
 
@@ -325,86 +315,15 @@ class Ledger:
                 found += [manifest] if manifest else []
         return found
 
-    # What may go
-
-    def cut(self, epoch: int) -> int | None:
-        """Delete what only epochs up to ``epoch`` need: their segments, and their prepares and commits but
-        for the last 100 epochs; and the checkpoints before the second newest complete one.
-
-        It never cuts above that second newest checkpoint, whatever is asked, and does nothing without one.
-        Returns where the cut was made. Manifests go before their packs, so that none ever names a missing
-        pack.
-        """
-        kept = self.manifests(on_corrupt=lambda _: None)[-2:]
-        if len(kept) < 2:
-            return None
-        oldest = kept[0].epoch
-        epoch = min(epoch, oldest)
-        self.section.delete(name for name, where in self._segments() if where[0] <= epoch)
-
-        prepared = self._prepared()
-        recent = set(sorted({number for number, _ in prepared})[-KEPT:])
-        gone = [key for key in prepared if key[0] <= epoch and key[0] not in recent]
-        self.section.delete(Prepare.file_of(*key) for key in gone)
-        marks = ((name, _MARK.fullmatch(name)) for name in self.section.list("prepare"))
-        self.section.delete(f"prepare/{name}" for name, mark in marks if mark and int(mark[1]) <= epoch)
-        commits = self._commits.numbers()
-        self._commits.delete(number for number in commits[:-KEPT] if number <= epoch)
-        self.forget(epoch)
-
-        self._manifests.delete(number for number in self._manifests.numbers() if number < oldest)
-        needed = {pack for manifest in kept for pack in manifest.packs}
-        for name in self.section.list("checkpoint"):
-            parsed = parse_pack_name(name)
-            if parsed and parsed[0].epoch < oldest and f"checkpoint/{name}" not in needed:
-                self.section.delete([f"checkpoint/{name}"])
-        return epoch
-
-    def forget(self, epoch: int) -> None:
-        """Drop what is remembered of epochs up to this one."""
-        self._named = {key: names for key, names in self._named.items() if key[0] > epoch}
-
-    def garbage(self) -> list[str]:
-        """Segments that no prepare names and none ever will: their level of their epoch is prepared without
-        them.
-
-        Nothing else is. A segment of a level that is not prepared yet may still be named, even by a lower
-        incarnation: a driver that has lost the job without knowing can be just about to write its prepare,
-        and may win.
-        """
-        segments = self._segments()
-        prepared = set(self._prepared()) if segments else set()
-        found: list[str] = []
-        for name, where in segments:
-            if where not in prepared:
-                continue
-            if where not in self._named:
-                self.get_prepare(*where)
-            if where in self._named and name not in self._named[where]:
-                found.append(name)
-        return found
-
-    def sweep(self) -> list[str]:
-        """Delete the garbage; what it was."""
-        found = self.garbage()
-        self.section.delete(found)
-        return found
-
     # Within
 
     def _remember(self, prepare: Prepare) -> None:
-        where = (prepare.fence.epoch, prepare.level)
-        self._named[where] = frozenset(ref.name for ref in prepare.segments)
         if self._last_prepared is not None:
-            self._last_prepared = max(self._last_prepared, where)
+            self._last_prepared = max(self._last_prepared, (prepare.fence.epoch, prepare.level))
 
     def _prepared(self) -> list[tuple[int, int]]:
         matches = (_PREPARE.fullmatch(name) for name in self.section.list("prepare"))
         return sorted((int(match[1]), int(match[2])) for match in matches if match)
-
-    def _segments(self) -> list[tuple[str, tuple[int, int]]]:
-        names = ((f"log/{name}", parse_segment_name(name)) for name in self.section.list("log"))
-        return [(name, (parsed.fence.epoch, parsed.level)) for name, parsed in names if parsed]
 
 
 def _read(store: Store, file: str, parse: Callable[[bytes, str], R]) -> R | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -141,6 +142,14 @@ class Store:
         with self._explained(folder, "list"):
             files, _ = self._files.list(self._at(folder))
         return sorted(name for name in files if not name.startswith("."))
+
+    def ages(self, folder: str, wanted: Callable[[str], bool]) -> dict[str, float]:
+        """How many seconds ago those files of a folder were written that are wanted by their names, hidden ones among
+        them; by their names in the store."""
+        now = time.time()
+        with self._explained(folder, "list"):
+            found = self._files.written(self._at(folder), wanted)
+        return {f"{folder}/{name}" if folder else name: now - at for name, at in found.items()}
 
     def list_folders(self, folder: str = "") -> Names:
         with self._explained(folder, "list"):

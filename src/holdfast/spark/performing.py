@@ -14,6 +14,7 @@ from typing import Any
 from holdfast import faults
 from holdfast.errors import FunctionError, StoreError
 from holdfast.invariants import Impossible, some
+from holdfast.log.janitor import Janitor
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import Pack, pack_name
 from holdfast.log.records import Carried, Commit, Fence, Manifest, Prepare, SegmentRef
@@ -36,6 +37,9 @@ class Performer:
         self.ledger = ledger
         self.ledger_lock = threading.RLock()
         self.notes = SparkNotes(ledger)
+        self._janitor = Janitor(ledger.store, ledger.section_name, incarnation, self.notes.settle)
+        self._tidying = threading.Lock()
+        self._cut = 0  # where the master has last allowed to cut the log
         self.incarnation = incarnation
         self.sinks: tuple[str, ...] = ()
         self.counters: dict[str, int] = {}
@@ -312,12 +316,13 @@ class Performer:
         return ev.ManifestStored(instruction.id)
 
     def cut_log(self, epoch: int) -> None:
-        # A ledger of its own: deleting many files must not hold up an epoch's commit.
-        janitor = Ledger(self.ledger.store, self.ledger.section_name)
-        janitor.sweep()
-        janitor.cut(epoch)
-        with self.ledger_lock:
-            self.ledger.forget(epoch)
+        self._cut = max(self._cut, epoch)
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Delete what nobody needs any more; what is left over when its time is up goes the next time."""
+        with self._tidying:
+            self._janitor.round(self._cut)
 
     def newest_owner(self) -> int:
         with self.ledger_lock:

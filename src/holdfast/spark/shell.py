@@ -60,6 +60,7 @@ OWNER_SECONDS = 60.0 + PATIENCE_SECONDS  # what the ring does not bring back com
 CLOCK_SECONDS = 0.25
 TICK_SECONDS = 0.05
 LOADS_SECONDS = 20.0
+TIDY_SECONDS = 60.0
 LOOK_SECONDS = 5.0  # a driver that is in a long sink, or has nothing to do, learns so late that it was replaced
 BEHIND = (
     do.NeedContainers,
@@ -446,6 +447,7 @@ class Shell:
         """The master's clock; and now and then it hears how much work each slice is, and whether it was replaced."""
         looked = owner_looked = time.monotonic()
         look: Future[bool] | None = None
+        tidied, tidy = looked + TIDY_SECONDS / 6, None  # of the run before; then only now and then
         while not self._closing.wait(CLOCK_SECONDS):
             now = time.monotonic()
             if self._queue.empty():  # else it is behind: it needs no further tick
@@ -456,6 +458,16 @@ class Shell:
             if now - owner_looked > LOOK_SECONDS and (look is None or look.done()):
                 owner_looked = now
                 look = self._behind.submit(self._still_ours)
+            if now > tidied and (tidy is None or tidy.done()):
+                tidied = now + TIDY_SECONDS
+                tidy = self._behind.submit(self._tidy)
+
+    def _tidy(self) -> None:
+        try:
+            if self._still_ours():
+                self._performer.tidy()
+        except HoldfastError as error:  # nothing depends on it, and the next round is due before long
+            self.history.failed("tidying up", error)
 
     def _look_at_loads(self) -> None:
         answers = self._fleet().call_all("loads", {}, timeout=10.0)

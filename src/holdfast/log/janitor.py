@@ -1,0 +1,218 @@
+"""What may go from a store: one pure judgement over what it holds, and a shell that carries it out behind the epochs.
+
+Nothing goes that somebody may still need, who may be an older driver that has lost the job without knowing:
+
+- the log is cut at the second newest complete checkpoint, never above it; prepares and commits of the last epochs stay;
+- a segment that no prepare names goes when its level is prepared without it. Until then the prepare of an older driver
+  may still name it, and win;
+- a pack that no manifest names goes when a newer checkpoint of its own driver is complete, when two are complete above
+  it, or after an hour if its driver was replaced: whoever wrote it has given it up;
+- marks go with their epoch's commit, which says more; files in the making after ten minutes, routing tables but for
+  the last ones;
+- another folder of Spark's checkpoint goes when epochs of the new graph are committed: nobody goes back behind those.
+
+Owners stay, since a replaced driver looks for the one after its own; so does the history of graphs.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+
+from holdfast.log.ledger import Ledger
+from holdfast.log.pack import parse_pack_name
+from holdfast.log.records import SPARK, GraphFile, Manifest, Prepare
+from holdfast.log.segment import parse_segment_name
+from holdfast.log.store import Store
+
+KEPT = 100
+"""How many epochs' prepares and commits outlive the log's cut."""
+ROUTINGS_KEPT = 10
+MAKING_SECONDS = 600.0
+GIVEN_UP_SECONDS = 3600.0
+READS = 500
+"""Prepares that one round reads at most."""
+ROUND_SECONDS = 10.0
+"""How long one round deletes at most; the next one goes on."""
+
+_PREPARE = re.compile(r"(\d{10,})\.(\d+)")
+_MARK = re.compile(r"(\d{10,})\.[a-z].*")
+_MAKING = re.compile(r"\..+(\.tmp|\.tmp\.crc|\.[0-9a-f]{32})|probe-[0-9a-f]+")
+_SPARK = re.compile(rf"{SPARK}(?:-(\d+)-\d+)?")
+
+Level = tuple[int, int]
+Ages = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a section holds, by name, and what is known of it. Ages are in seconds."""
+
+    incarnation: int  # of who asks
+    segments: Mapping[str, Level] = field(default_factory=dict)
+    prepares: frozenset[Level] = frozenset()
+    named: Mapping[Level, frozenset[str]] = field(default_factory=dict)  # by those prepares that were looked at
+    marks: Mapping[str, int] = field(default_factory=dict)  # → epoch
+    commits: tuple[int, ...] = ()
+    manifests: tuple[Manifest, ...] = ()  # of the job's graph, that can be read; the oldest first
+    manifest_files: tuple[int, ...] = ()
+    packs: Ages = field(default_factory=dict)
+    making: Ages = field(default_factory=dict)  # files that nobody has given their name yet
+    graph: GraphFile | None = None
+    committed_graph: int = 0  # in whose terms the last committed epoch is
+    folders: tuple[str, ...] = ()  # of Spark's checkpoints
+
+
+def may_go(held: Held, up_to: int) -> list[str]:
+    """Names in the section, those of folders with a slash behind; in the order in which they may be deleted."""
+    cut = cut_of(held.manifests, up_to)
+    return [
+        *_manifests(held),
+        *(name for name in held.packs if _pack_may_go(held, name)),
+        *(name for name, level in held.segments.items() if level[0] <= cut or _unnamed(held, name, level)),
+        *_prepares_and_commits(held, cut),
+        *(name for name, epoch in held.marks.items() if epoch <= max(held.commits, default=0)),
+        *(name for name, age in held.making.items() if age > MAKING_SECONDS),
+        *(f"{folder}/" for folder in held.folders if _folder_may_go(held, folder)),
+    ]
+
+
+def cut_of(manifests: Iterable[Manifest], up_to: int) -> int:
+    """The epoch up to which the log may go: never above the second newest checkpoint, whatever is asked."""
+    *_, second, _ = [0, 0, *(one.epoch for one in manifests)]
+    return min(up_to, second)
+
+
+def _manifests(held: Held) -> list[str]:
+    """Before their packs, so that none ever names a missing one."""
+    if len(held.manifests) < 2:
+        return []
+    return [Manifest.file_of(number) for number in held.manifest_files if number < held.manifests[-2].epoch]
+
+
+def _pack_may_go(held: Held, name: str) -> bool:
+    parsed = parse_pack_name(name)
+    if parsed is None or any(name in one.packs for one in held.manifests[-2:]):
+        return False
+    fence = parsed[0]
+    if len(held.manifests) > 1 and fence.epoch < held.manifests[-2].epoch:
+        return True
+    if fence.epoch in held.manifest_files or any(name in one.packs for one in held.manifests):
+        return False  # it counts, or may: also by a manifest of the graph before, or one that cannot be read now
+    if fence.incarnation == held.incarnation:
+        return bool(held.manifests) and fence.epoch < held.manifests[-1].epoch
+    return fence.incarnation < held.incarnation and held.packs[name] > GIVEN_UP_SECONDS
+
+
+def _unnamed(held: Held, name: str, level: Level) -> bool:
+    return level in held.named and name not in held.named[level]
+
+
+def _prepares_and_commits(held: Held, cut: int) -> list[str]:
+    recent = set(sorted({epoch for epoch, _ in held.prepares})[-KEPT:])
+    gone = [key for key in sorted(held.prepares) if key[0] <= cut and key[0] not in recent]
+    done = [epoch for epoch in sorted(held.commits)[:-KEPT] if epoch <= cut]
+    return [Prepare.file_of(*key) for key in gone] + [f"commit/{epoch:010d}" for epoch in done]
+
+
+def _folder_may_go(held: Held, folder: str) -> bool:
+    graph, match = held.graph, _SPARK.fullmatch(folder)
+    if graph is None or match is None or folder == graph.spark or held.committed_graph < graph.version:
+        return False
+    return int(match[1] or 0) <= graph.version
+
+
+class Janitor:
+    """Looks at a section and deletes what may go, at a bounded pace. One round at a time."""
+
+    def __init__(self, store: Store, section: str, incarnation: int, settle: Callable[[], None] = lambda: None) -> None:
+        self._store, self._name, self._incarnation = store, section, incarnation
+        self._settle = settle  # before prepares go: what they carry must be safe without them
+        self._clean: dict[Level, int] = {}  # how many segments there were when all of them were named
+
+    def round(self, up_to: int) -> list[str]:
+        """What was deleted. ``up_to`` is the epoch that the log may be cut at."""
+        ledger = Ledger(self._store, self._name)  # of its own: deleting much must not hold up an epoch's commit
+        held = self._held(ledger)
+        going = may_go(held, up_to)
+        if any(name.startswith("prepare/") for name in going):
+            self._settle()
+        done = self._delete(ledger.section, going)
+        self._delete(self._store, self._job_wide())
+        return done
+
+    def _delete(self, store: Store, names: Iterable[str]) -> list[str]:
+        deadline, done = time.monotonic() + ROUND_SECONDS, list[str]()
+        for name in names:
+            if time.monotonic() > deadline:
+                break
+            if name.endswith("/"):
+                store.delete_folder(name.rstrip("/"))
+            else:
+                store.delete([name])
+            done.append(name)
+        return done
+
+    def _held(self, ledger: Ledger) -> Held:
+        section = ledger.section
+        segments = {
+            f"log/{name}": (parsed.fence.epoch, parsed.level)
+            for name in section.list("log")
+            if (parsed := parse_segment_name(name))
+        }
+        files = section.list("prepare")
+        prepares = frozenset((int(match[1]), int(match[2])) for name in files if (match := _PREPARE.fullmatch(name)))
+        folders = tuple(folder for folder in section.list_folders() if _SPARK.fullmatch(folder))
+        commit = ledger.last_committed()
+        last = ledger.get_prepare(commit.fence.epoch, 1) if commit else None
+        within = [ledger.spark + tail for tail in ("", "/offsets", "/commits")]
+        within += [f"{ledger.spark}/sources/{name}" for name in section.list_folders(f"{ledger.spark}/sources")]
+        return Held(
+            self._incarnation,
+            segments,
+            prepares,
+            self._named(ledger, segments, prepares),
+            {f"prepare/{name}": int(match[1]) for name in files if (match := _MARK.fullmatch(name))},
+            tuple(int(name) for name in section.list("commit") if name.isdecimal()),
+            tuple(ledger.manifests(on_corrupt=lambda _: None)),
+            tuple(
+                int(name.removesuffix(".complete"))
+                for name in section.list("checkpoint")
+                if name.removesuffix(".complete").isdecimal()
+            ),
+            section.ages("checkpoint", lambda name: name.endswith(".pack")),
+            _making(section, ["", "log", "prepare", "commit", "checkpoint", *within]),
+            ledger.graph(),
+            last.graph if last else 0,
+            folders,
+        )
+
+    def _named(
+        self, ledger: Ledger, segments: Mapping[str, Level], prepares: frozenset[Level]
+    ) -> dict[Level, frozenset[str]]:
+        """What prepares name, of those levels that have other segments than when they were last looked at."""
+        counts = Counter(segments.values())
+        self._clean = {level: count for level, count in self._clean.items() if level in counts}
+        unsure = [level for level, count in counts.items() if level in prepares and self._clean.get(level) != count]
+        found: dict[Level, frozenset[str]] = {}
+        for level in islice(sorted(unsure, reverse=True), READS):
+            if (prepare := ledger.get_prepare(*level)) is not None:
+                found[level] = frozenset(ref.name for ref in prepare.segments)
+                self._clean[level] = len(found[level] - {""})
+        return found
+
+    def _job_wide(self) -> list[str]:
+        routings = self._store.list("routing")[:-ROUTINGS_KEPT]
+        making = _making(self._store, ["", "owner", "routing", "graph"])
+        return [f"routing/{name}" for name in routings] + [name for name, age in making.items() if age > MAKING_SECONDS]
+
+
+def _making(store: Store, folders: Iterable[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for folder in folders:
+        found |= store.ages(folder, lambda name: bool(_MAKING.fullmatch(name)))
+    return found
