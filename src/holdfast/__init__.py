@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         HoldfastError,
         JavaError,
         PlanError,
+        SparkError,
         StoreError,
         TokenError,
     )
@@ -80,6 +81,7 @@ _PLACES = {
     "RunEvent": "holdfast.spark.history",
     "Shards": "holdfast.safety.policies",
     "Silence": "holdfast.spark.fleet",
+    "SparkError": "holdfast.errors",
     "StageStatus": "holdfast.api.status",
     "StageStream": "holdfast.api.keyed",
     "Star": "holdfast.recovery.policies",
@@ -136,6 +138,7 @@ __all__ = [
     "RunEvent",
     "Shards",
     "Silence",
+    "SparkError",
     "StageStatus",
     "StageStream",
     "Star",

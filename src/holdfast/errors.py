@@ -72,6 +72,15 @@ class FunctionError(HoldfastError):
     """Applying an epoch raised: an overflow, or a user's own function."""
 
 
+class SparkError(HoldfastError):
+    """Spark failed under the job: a source, a UDF or a step raised, or its session is gone."""
+
+    def __init__(self, what: str, *, safe: str = "", todo: str = "", details: str = "") -> None:
+        super().__init__(what, safe=safe, todo=todo)
+        self.details = details
+        """All of what Spark said, where it said more."""
+
+
 class EpochGone(HoldfastError):
     """The epoch a reader asked for is no longer held."""
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
+from holdfast import testing
 from holdfast.api.options import Options
 from holdfast.recovery.policies import Chained
 from holdfast.safety.shards import Cut
@@ -55,3 +56,65 @@ def test_a_tree_wants_its_shards_in_parts() -> None:
 )
 def test_limits_as_people_write_them(limit: float | str, rate: float) -> None:
     assert Options(upload_limit=limit).upload == rate
+
+
+@pytest.mark.parametrize(
+    ("given", "pace"),
+    [
+        (None, {}),
+        ({}, {}),
+        ("1 second", {"processingTime": "1000 milliseconds"}),
+        ("250 ms", {"processingTime": "250 milliseconds"}),
+        ({"processingTime": "1 minute 30 seconds"}, {"processingTime": "90000 milliseconds"}),
+        ({"processingTime": "0 seconds"}, {"processingTime": "0 milliseconds"}),
+        ("availableNow", {"availableNow": True}),
+        ({"once": True}, {"once": True}),
+    ],
+)
+def test_triggers_as_people_write_them(given: Any, pace: dict[str, Any]) -> None:
+    assert Options(trigger=given).pace == pace
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "banana",
+        "",
+        "1 banana",
+        "1 second banana",
+        1,
+        ("processingTime", "1 second"),
+        {"processingTime": 1},
+        {"processingTime": "now and then"},
+        {"availableNow": False},
+        {"availableNow": True, "once": True},
+        {"every": "1 second"},
+    ],
+)
+def test_a_trigger_that_is_none_is_refused(given: Any) -> None:
+    with pytest.raises(hf.PlanError, match="A trigger cannot be") as refused:
+        Options(trigger=given)
+    assert refused.value.safe == "Nothing was started."
+    assert "processingTime" in refused.value.todo
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda keyed: keyed.window(hf.tumbling("10 s"), on="ts", late="nonsense"),
+        lambda keyed: keyed.window(hf.tumbling("10 s"), on="ts", mode="nonsense"),
+        lambda keyed: keyed.process(print, "k bigint", late="nonsense"),
+        lambda keyed: keyed.process(print, "k bigint", rows="nonsense"),
+        lambda keyed: keyed.process(print, "k bigint", errors="nonsense"),
+        lambda keyed: keyed.lookup(keyed.agg(n=hf.count()), how="nonsense"),
+        lambda keyed: keyed.join(keyed, how="nonsense"),
+        lambda _: Options(where="nonsense"),  # type: ignore[arg-type]
+        lambda _: Options(push="nonsense"),  # type: ignore[arg-type]
+        lambda _: Options(preaggregate=1),
+    ],
+)
+def test_choices_that_are_none_are_refused(draw: Any) -> None:
+    keyed = testing.Job().read("k bigint, ts timestamp").key_by("k")
+    with pytest.raises(hf.PlanError, match=r"cannot be ('nonsense'|1)\.") as refused:
+        draw(keyed)
+    assert refused.value.todo.startswith("Use ")

@@ -131,3 +131,15 @@ def test_the_job_file_is_for_people_and_notices_their_edits() -> None:
     for broken in ("", "[]", "{}", '{"format": "x", "checksum": 1}'):
         with pytest.raises(CorruptionError, match="is not the JSON"):
             JobFile.from_bytes(broken.encode(), "job.json")
+
+
+def test_every_job_has_one_hash_seed_for_life() -> None:
+    """A store of old has none in its file, which cannot be changed: it has the one that its id gives it, always."""
+    job = JobFile("an-id", "clicks", {}, 128, 1)
+    assert 0 < job.hash_seed < 1 << 32
+    assert job.hash_seed != JobFile("another-id", "clicks", {}, 128, 1).hash_seed
+    said = json.loads(job.to_bytes())
+    assert said.pop("hash_seed") == job.hash_seed
+    del said["checksum"]
+    old = JobFile.from_bytes(records._to_json(said), JobFile.file)
+    assert old == job

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
@@ -395,3 +396,24 @@ def test_a_folder_deleted_by_somebody_else_comes_back(tmp_path: Path) -> None:
     other.delete_folder("log")
     store.write("log/2", [b"x"])
     assert store.list("log") == ["2"]
+
+
+def test_a_file_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for place in ("file", "file/below"):
+        with pytest.raises(StoreError, match="cannot be a store: it is a file, or in one") as refused:
+            Store(str(tmp_path / place)).probe()
+        assert refused.value.safe
+        assert refused.value.todo
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_read_only_store_says_safe_and_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    with pytest.raises(StoreError, match=r"Not permitted to create .*: the file system is read-only") as refused:
+        Store(str(tmp_path / "store")).probe()
+    assert refused.value.safe
+    assert refused.value.todo

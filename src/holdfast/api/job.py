@@ -62,7 +62,7 @@ class Job(Drawing):
         containers: int = 2,
         threads: int = 1,
         slices: int | Literal["auto"] = 128,
-        trigger: Mapping[str, Any] | None = None,
+        trigger: Mapping[str, Any] | str | None = None,
         safety: Safety | None = DEFAULT.safety,
         recovery: Recovery | None = DEFAULT.recovery,
         autoscale: Autoscale | PerExecutor | None = None,
@@ -76,7 +76,8 @@ class Job(Drawing):
     ) -> Run:
         """Start the job, or go on where it was if the store has it already.
 
-        ``trigger`` takes what Spark's ``DataStreamWriter.trigger`` takes. ``slices`` is for the life of the job; "auto"
+        ``trigger`` takes what Spark's ``DataStreamWriter.trigger`` takes (``{"availableNow": True}``), or a time
+        ("1 second") or the name alone ("availableNow"). ``slices`` is for the life of the job; "auto"
         chooses by the cores there are. ``safety`` says how state is made safe (``Delta``, ``Shards``, ``Sync``, or
         None: by the log alone), ``recovery`` how it comes back (``Chained``; ``Star``, ``Line``, ``Tree`` or ``Auto``
         with ``Shards``; ``Store``). ``autoscale`` lets the job choose its number of
@@ -93,7 +94,7 @@ class Job(Drawing):
             containers=containers,
             threads=threads,
             slices=slices,
-            trigger=dict(trigger or {}),
+            trigger=trigger,
             safety=safety,
             recovery=recovery,
             autoscale=autoscale,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pyspark.sql import Column
 
 from holdfast.api.aggregates import Aggregate
+from holdfast.api.choices import one_of
 from holdfast.api.stream import Order, Stream
 from holdfast.api.windows import Window, span
 from holdfast.errors import PlanError
@@ -58,6 +59,8 @@ class KeyedStream:
         after that are counted, and with ``late="keep"`` are the stream ``.late`` of the result. Rows that are further
         ``ahead`` of the clock than that are dropped and counted: without it one wrong clock closes all windows.
         """
+        one_of("late", late, "count", "keep")
+        one_of("mode", mode, "append", "update")
         return WindowedStream(self, window, on, span(lateness, least=0), mode, early, late == "keep", ahead)
 
     def join(
@@ -79,8 +82,7 @@ class KeyedStream:
         """
         if other._job is not self._job:
             raise PlanError("Streams of two jobs cannot be joined.", todo="Read both sources in the same job.")
-        if how not in ("inner", "left", "right", "full"):
-            raise PlanError(f"There is no join '{how}'.", todo="Use 'inner', 'left', 'right' or 'full'.")
+        one_of("how", how, "inner", "left", "right", "full")
         times = (on, on) if isinstance(on, str) else (on or (None, None))
         if within is not None and None in times:
             raise PlanError("A join within a time needs the event time of both sides.", todo="join(…, on='ts')")
@@ -97,6 +99,7 @@ class KeyedStream:
 
         ``how="inner"`` leaves out rows whose key it does not have.
         """
+        one_of("how", how, "left", "inner")
         draft = self._draft()
         spec = drafts.lookup(draft, self._job._planned(stage._stage), how=how)
         return self._job._add_stage(draft, spec, f"lookup in {stage.name}", updating=False)
@@ -153,7 +156,7 @@ class KeyedStream:
         errors: Literal["fail", "dead_letter"] = "fail",
         ahead: str | None = None,
     ) -> StageStream:
-        """Run your own function or class on the rows of every key, with typed state and timers (``hf.state``).
+        """Run your own function or class on the rows of every key, with typed state and timers (``hf.states``).
 
         ``output`` is the schema of its rows as DDL ("user string, n bigint"), ``outputs`` those of further outputs by
         name: ``stage.output("alarms")``. With ``errors="dead_letter"`` rows that make it raise are
@@ -161,6 +164,9 @@ class KeyedStream:
         """
         from holdfast.api.states import compiled
 
+        one_of("late", late, "give", "drop")
+        one_of("rows", rows, "dicts", "arrow")
+        one_of("errors", errors, "fail", "dead_letter")
         draft = self._draft(lateness=lateness, ahead=ahead)
         pickled, states = compiled(function, state)
         produced = {"": _columns(output), **{port: _columns(ddl) for port, ddl in (outputs or {}).items()}}
@@ -204,8 +210,6 @@ class WindowedStream:
             raise PlanError("A window of rows has no event time.", todo="Leave 'on' out.")
         if window.kind == "session" and self._early:
             raise PlanError("A session has no early results.", todo="Use mode='update': its results as they change.")
-        if self._mode not in ("append", "update"):
-            raise PlanError(f"A window has no mode '{self._mode}'.", todo="Use 'append' or 'update'.")
         draft = self._keyed._draft(ahead=self._ahead)
         draft.lateness = self._lateness
         spec: Any

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from holdfast.api.bandwidth import bytes_a_second
+from holdfast.api.choices import one_of, trigger_of
 from holdfast.errors import PlanError
 from holdfast.master.autoscaling import Autoscale, PerExecutor
 from holdfast.plan.compile import MAX_SLICES
@@ -24,7 +25,7 @@ class Options:
     containers: int = 2
     threads: int = 1
     slices: int | Literal["auto"] = 128
-    trigger: Mapping[str, Any] = field(default_factory=dict)
+    trigger: Mapping[str, Any] | str | None = None
     safety: Safety | None = field(default_factory=Delta)
     recovery: Recovery | None = None
     autoscale: Autoscale | PerExecutor | None = None
@@ -41,15 +42,10 @@ class Options:
             raise PlanError(f"slices must be between 1 and {MAX_SLICES}, or 'auto', not {self.slices}.")
         if self.containers < 1 or self.threads < 1:
             raise PlanError("containers and threads must be at least 1.")
-        if self.where not in ("auto", "driver", "executors"):
-            raise PlanError(f"where must be 'auto', 'driver' or 'executors', not {self.where!r}.")
-        for kind in ("realTime", "continuous"):
-            if kind in self.trigger:
-                raise PlanError(
-                    f"The trigger '{kind}' cannot carry a Holdfast job: it has no micro-batches to make epochs of.",
-                    safe="Nothing was started.",
-                    todo="Use processingTime, availableNow or once.",
-                )
+        one_of("where", self.where, "auto", "driver", "executors")
+        one_of("preaggregate", self.preaggregate, True, False, "auto")
+        one_of("push", self.push, True, False, "auto")
+        trigger_of(self.trigger)
         terms_of(self.safety)
         bytes_a_second(self.upload_limit, "upload_limit")
         on_ring = isinstance(self.recovery, Star | Line | Tree | Auto)
@@ -66,6 +62,11 @@ class Options:
                 safe="Nothing was started.",
                 todo="Use recovery=hf.Auto(), Star(), Line(), Tree() or Store(), or safety=hf.Delta().",
             )
+
+    @property
+    def pace(self) -> dict[str, Any]:
+        """The trigger as Spark takes it."""
+        return trigger_of(self.trigger)
 
     @property
     def way_back(self) -> Recovery:

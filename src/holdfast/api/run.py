@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import threading
 import time
 import uuid
@@ -11,15 +12,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.api.keyed import StageStream
 from holdfast.api.state import State
 from holdfast.api.status import Status, status_of
-from holdfast.errors import ContainerError, HoldfastError, PlanError, StoreError
-from holdfast.invariants import Impossible
+from holdfast.api.waiting import Waiter, interruptible, is_gone
+from holdfast.errors import ContainerError, FencedError, HoldfastError, PlanError, SparkError, StoreError
+from holdfast.invariants import some
 from holdfast.log.ledger import Ledger
 from holdfast.log.records import JobFile
 from holdfast.master import events as ev
@@ -28,16 +29,20 @@ from holdfast.spark import tokens
 from holdfast.spark.desk import Desk
 from holdfast.spark.epoch import EpochJobs
 from holdfast.spark.fleet import Fleet
+from holdfast.spark.leaving import until_exit
 from holdfast.spark.observing import observed
 from holdfast.spark.scaling import Scaling
 from holdfast.spark.scan import groups_to_wire
 from holdfast.spark.shell import Shell, Stopping
+from holdfast.spark.words import spark_failed
 
 if TYPE_CHECKING:
     from holdfast.api.job import Job
     from holdfast.plan.compile import JobPlan
 
 SECTION = "main"
+END_SECONDS = 30.0  # of Spark's query, once it was told to end
+LOG = logging.getLogger("holdfast")
 Method = Literal["reconstruct", "stop-and-copy"]
 ThreadMethod = Literal["table", "repartition"]
 
@@ -67,12 +72,17 @@ class Run:
         self._desk = desk
         self._jobs = jobs
         self._file = file
-        self._stopped = threading.Lock()
+        self._stopped = threading.RLock()  # a signal's handler may stop a run that is being stopped
+        self._is_stopping = False
         self._is_stopped = False
+        self._termination: Waiter | None = None
+        self._waiters: list[Waiter] = []
         self._query_id = ""
         self._query_started = threading.Event()  # Spark may be in the first batch before it has told us of the query
         self._trigger = dict(trigger)
         self._scaling = Scaling(autoscale, self._trigger, self._recent_progress, fleet.launcher.executors, shell)
+        shell.on_error = self._end_query
+        shell.look = self._session_gone
 
     # --- start --------------------------------------------------------------------------------------------
 
@@ -90,25 +100,34 @@ class Run:
         )
         if self._trigger:
             writer = writer.trigger(**self._trigger)
-        self.query = writer.start()
+        query = self.query = writer.start()
+        self._termination = Waiter(query.awaitTermination, "holdfast-query")
         self._query_started.set()
+        if self._shell.error is not None:
+            self._end_query()
 
     # --- wait and stop ------------------------------------------------------------------------------------
 
     def process_all_available(self) -> None:
         """Return when everything that the sources have now is in a committed epoch."""
-        self._following(self._query.processAllAvailable)
+        waiter = Waiter(self._query.processAllAvailable, "holdfast-waits")
+        self._waiters = [one for one in self._waiters if not one.over] + [waiter]
+        waiter.wait()
+        self._raise_error_of(waiter, done=False)
+        if self._is_stopping:
+            raise self._stopped_early()
 
     def await_termination(self, timeout: float | None = None) -> bool:
-        """Wait until the query ends, by itself (``availableNow``) or by an error, which is raised."""
+        """Wait until the query ends: by itself (``availableNow``), by ``stop``, or by an error, which is raised.
 
-        def wait() -> bool:
-            if timeout is None:
-                self._query.awaitTermination()
-                return True
-            return bool(self._query.awaitTermination(timeout))  # type: ignore[arg-type]  # it takes fractions too
-
-        return bool(self._following(wait))
+        Ctrl-C ends the waiting with ``KeyboardInterrupt``, and only that: the run goes on until it is stopped.
+        """
+        termination = some(self._termination, "the query starts with the run")
+        if not termination.wait(timeout):
+            self._raise_error()
+            return False
+        self._raise_error_of(termination, done=not self._trigger.keys() & {"availableNow", "once"})
+        return True
 
     def stop(self, patience: float = 10.0) -> None:
         """Let the epoch in flight end, then stop the query and end every container.
@@ -116,28 +135,68 @@ class Run:
         An epoch that takes longer than ``patience`` seconds from now is given up: what Spark runs for it is cancelled,
         and the next start does it again, from its ``prepare`` on if it has one. A sink's own function is not
         interrupted outside of Spark's jobs; its end is waited for.
+
+        Called by a sink, it returns at once: the epoch goes on to its commit, and the run ends behind it.
         """
+        if self._shell.inside:
+            later = until_exit(lambda: self.stop(threading.TIMEOUT_MAX))
+            threading.Thread(target=later, daemon=True, name="holdfast-stop").start()
+            return
+        gone = None if self._is_stopped else self._session_gone() or self._shell.error
+        try:
+            self._shell.stop(patience)
+        finally:  # also when that was interrupted: then the epoch in flight is not waited for
+            self._close()
+        if isinstance(gone, SparkError):
+            raise gone
+
+    def _close(self) -> None:
         with self._stopped:
-            if self._is_stopped:
+            if self._is_stopping:
                 return
-            # In this order, and each whatever becomes of the others.
-            with contextlib.ExitStack() as steps:
-                steps.callback(tokens.forget, self._file.job_id, self._shell.incarnation)
-                for sink in self._jobs.sinks.values():
-                    steps.callback(sink.close)
-                steps.callback(self._shell.close)
-                steps.callback(self._desk.close)
-                steps.callback(self._fleet.close)
-                if self.query is not None:
-                    steps.callback(self.query.stop)
-                self._shell.stop(patience)
-            self._is_stopped = True
+            self._is_stopping = True
+            try:
+                # In this order, and each whatever becomes of the others.
+                with contextlib.ExitStack() as steps:
+                    steps.callback(tokens.forget, self._file.job_id, self._shell.incarnation)
+                    for sink in self._jobs.sinks.values():
+                        steps.callback(sink.close)
+                    steps.callback(self._shell.close)
+                    steps.callback(self._desk.close)
+                    steps.callback(self._fleet.close)
+                    steps.callback(self._stop_query)
+            finally:
+                self._is_stopped = True
+
+    def _stop_query(self) -> None:
+        if self.query is None:
+            return
+        try:
+            self.query.stop()
+        except Exception:
+            if not is_gone(self.job.spark):
+                raise
+        for waiter in filter(None, [self._termination, *self._waiters]):
+            waiter.join(END_SECONDS)
 
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            self.stop()
+        except HoldfastError as further:
+            if error is None or isinstance(error, GeneratorExit):
+                raise
+            LOG.warning("while the run was stopped because of another error: %s", further)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        raise PlanError(
+            "A run cannot be sent to where functions run: it lives in the driver.",
+            safe="Nothing was changed.",
+            todo="Let the function put out a row that says what is wanted, and act on it in a sink or in the driver: "
+            "run.stop() may be called there.",
+        )
 
     # --- change while it runs -----------------------------------------------------------------------------
 
@@ -183,23 +242,43 @@ class Run:
         self._shell.tell(ev.MoveWanted(wanted, to, stopping=method == "stop-and-copy"))
 
     def await_settled(self, timeout: float = 600.0) -> bool:
-        """Wait until nothing recovers, moves, comes or leaves and every copy is where it shall be; whether it is so."""
-        self._shell.drained()
-        settled = self._shell.wait_for(lambda: self._shell.machine.settled, timeout)
-        self._raise_error()
+        """Wait until nothing recovers, moves, comes or leaves and every copy is where it shall be; whether it is so.
+
+        Ends of containers that have come by now, by ``kill`` or otherwise, count: their recovery is waited for.
+        """
+        self._refuse_stopped()
+        deadline = time.monotonic() + timeout
+        with interruptible():
+            settled = (
+                self._fleet.await_reports(timeout)
+                and self._shell.drained(max(deadline - time.monotonic(), 0.0))
+                and self._shell.wait_for(lambda: self._shell.machine.settled, max(deadline - time.monotonic(), 0.0))
+            )
+        self._refuse_stopped()
         return settled
 
     def kill(self, name: str) -> None:
-        """Kill a container, as a drill: with SIGKILL, and without telling anybody."""
+        """Kill a container, as a drill: with SIGKILL, telling nobody. ``await_settled`` awaits its recovery too."""
+        self._refuse_stopped()
         self._fleet.kill(name)
 
     # --- look and read ------------------------------------------------------------------------------------
 
     def state(self, stream: StageStream) -> State:
         """The live state behind a stage's stream, as of a committed epoch."""
+        names = [stage.name for stage in self._plan.stages]
+        there = f"The stages of this run are: {', '.join(names)}."
         if not isinstance(stream, StageStream) or stream._job is not self.job:
-            raise HoldfastError(
-                "run.state takes a stream of this job that keeps state.", todo="Pass what agg(...) returned."
+            raise PlanError(
+                f"run.state takes a stream of this job that keeps state, not {stream!r}.",
+                safe="Reading changes nothing.",
+                todo=f"Pass what agg(...) or another such verb returned. {there}",
+            )
+        if stream.name not in names:
+            raise PlanError(
+                f"Stage '{stream.name}' was drawn when this run had started, and is not part of it.",
+                safe="The run goes on as it was started.",
+                todo=f"Stop the run and start the job again to have it. {there}",
             )
         return State(self, stream.name)
 
@@ -218,15 +297,14 @@ class Run:
             answers,
             self._jobs.preaggregation.on,
             self._scaling.advice,
+            stopped=self._is_stopping or self._shell.error is not None,
         )
 
     # --- within -------------------------------------------------------------------------------------------
 
     @property
     def _query(self) -> StreamingQuery:
-        if self.query is None:
-            raise Impossible("the query starts with the run")
-        return self.query
+        return some(self.query, "the query starts with the run")
 
     def _batch(self, batch_id: int) -> ev.Batch:
         """Which micro-batch this is, by Spark's own files: the query's id and the offsets written before it ran."""
@@ -240,26 +318,58 @@ class Run:
         self._query_started.wait()
         return observed(self._query)
 
-    def _following(self, wait: Any) -> Any:
-        try:
-            result = wait()
-        except StreamingQueryException:
-            self._raise_error()
-            if isinstance(self._shell.failure, HoldfastError):
-                raise self._shell.failure from None
-            if isinstance(self._shell.failure, Stopping):
-                raise HoldfastError(
-                    f"Job '{self.job.name}' was stopped before it was done.",
-                    safe="Every committed epoch; the next start goes on after the last one.",
-                ) from None
-            raise
+    def _raise_error_of(self, waiter: Waiter, *, done: bool) -> None:
+        """What ended the query: our own error rather than Spark's words about it. ``done``: whoever stops the run does
+        not keep it from anything that was waited for."""
         self._raise_error()
-        return result
+        if waiter.error is None:
+            return
+        if isinstance(self._shell.failure, HoldfastError):
+            raise self._shell.failure from None
+        if isinstance(self._shell.failure, Stopping):
+            if done:
+                return
+            raise self._stopped_early() from None
+        failed = self._shell.failure or waiter.error
+        raise self._session_gone() or spark_failed(failed, f"job '{self.job.name}' ran") from None
+
+    def _stopped_early(self) -> HoldfastError:
+        return HoldfastError(
+            f"Job '{self.job.name}' was stopped before it was done.",
+            safe="Every committed epoch; the next start goes on after the last one.",
+        )
+
+    def _session_gone(self) -> HoldfastError | None:
+        """An error if Spark's session has ended under a query that had not."""
+        over = self._termination is None or (self._termination.over and self._termination.error is None)
+        if over or self._is_stopping or not is_gone(self.job.spark):
+            return None
+        return SparkError(
+            f"Spark's session was stopped while job '{self.job.name}' ran in it.",
+            safe="Every committed epoch; the next start of the job goes on after the last one.",
+            todo="Call run.stop() before spark.stop().",
+        )
+
+    def _end_query(self) -> None:
+        """The run is over by an error: whoever waits for the query shall hear of it, also on a quiet stream."""
+        ending = until_exit(self._end_query_between_epochs)
+        threading.Thread(target=ending, daemon=True, name="holdfast-end").start()
+
+    def _end_query_between_epochs(self) -> None:
+        with self._shell.between_epochs():  # a batch under way fails by itself
+            if self.query is not None:
+                with contextlib.suppress(Exception):  # Spark's session is gone, and the query with it
+                    self.query.stop()
 
     def _refuse_stopped(self) -> None:
         self._raise_error()
-        if self._is_stopped:
+        if self._is_stopping:
             raise ContainerError("The run is stopped.", safe="The state is in the store.", todo="Start the job again.")
+
+    def _refuse_stale(self) -> None:
+        """What was read now would be of no use: a run that is over has no state, and a replaced one an old one."""
+        if self._is_stopping or isinstance(self._shell.error, FencedError):
+            self._refuse_stopped()
 
     def _scale_threads(self, threads: int, container: str | None, *, repartition: bool) -> None:
         if container is not None and container not in self._fleet.alive():

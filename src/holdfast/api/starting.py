@@ -91,7 +91,8 @@ def start(job: Job, plan: JobPlan, options: Options) -> Run:
             upgrade.perform(owner.incarnation)
             for change in upgrade.changes:
                 shell.history.note("changed", change)
-        launcher = _launcher(job, options, ContainerSettings(token, listen, options.threads), desk)
+        settings = ContainerSettings(token, listen, options.threads, hash_seed=file.hash_seed)
+        launcher = _launcher(job, options, settings, desk)
         host = {
             "job": file.job_id,
             "incarnation": owner.incarnation,
@@ -123,7 +124,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> Run:
             sizes=shell.size_of,
             observed=lambda: the_run()._observed(),
         )
-        run = Run(job, plan, ledger, shell, fleet, desk, jobs, file, options.trigger, options.autoscale)
+        run = Run(job, plan, ledger, shell, fleet, desk, jobs, file, options.pace, options.autoscale)
         opened = [run]
         tokens.keep(file.job_id, owner.incarnation, token)
         _begin(run, owner.incarnation, options)

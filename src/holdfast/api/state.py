@@ -108,18 +108,13 @@ class State:
         """Pin the newest committed epoch, read it, and if it has gone meanwhile begin again with a newer one."""
         deadline = time.monotonic() + READ_SECONDS
         while True:
+            self._run._refuse_stale()
             epoch = self._run._shell.machine.committed
             try:
                 with self._pinned(epoch):
                     found = read(epoch)
             except (EpochGone, Unreachable) as error:
-                if self._run._is_stopped:
-                    raise ContainerError(
-                        "The run is stopped, and its containers with it.",
-                        safe="The state is in the store.",
-                        todo="Start the job again to read it.",
-                    ) from None
-                self._run._raise_error()
+                self._run._refuse_stale()
                 if time.monotonic() > deadline:
                     raise ContainerError(
                         f"No committed epoch of '{self._stage}' could be read for {READ_SECONDS:.0f} s: {error}",

@@ -152,5 +152,15 @@ def _micros(span: str, what: str) -> int:
 
 def compiled(function: Any, state: Mapping[str, Declaration] | None) -> tuple[bytes, tuple[StateSpec, ...]]:
     """The function as containers get it, and the states it declares."""
-    made: bytes = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
+    try:
+        made: bytes = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
+    except PlanError:
+        raise
+    except Exception as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise PlanError(
+            f"{name} cannot be sent to containers: {type(error).__name__}: {str(error).splitlines()[0]}",
+            safe=_REFUSED,
+            todo="let it refer to nothing that only the driver has: a session, DataFrames, the job, open files, locks.",
+        ) from error
     return made, specs(function, state)

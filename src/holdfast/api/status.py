@@ -115,6 +115,8 @@ def status_of(
     answers: Mapping[str, Mapping[str, Any]],
     preaggregating: bool,
     scaling: Advice | None,
+    *,
+    stopped: bool = False,
 ) -> Status:
     table = shell.machine.routing.table
     suspects = shell.suspects()
@@ -148,7 +150,7 @@ def status_of(
     return Status(
         job=job,
         epoch=shell.machine.committed,
-        phase=shell.machine.phase,
+        phase="stopped" if stopped else shell.machine.phase,
         rows=shell.rows,
         epoch_rows=shell.last.rows,
         epoch_seconds=shell.last.seconds,

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
 from holdfast.errors import PlanError
-from holdfast.plan.frames import DIFF, Constant, Given, unknown_column, with_column
+from holdfast.plan.frames import DIFF, Constant, Given, asking_spark, with_column
 from holdfast.plan.graph import Node, Sink, Step, Union, outputs, union_of, updating
 
 if TYPE_CHECKING:
@@ -80,10 +79,8 @@ class Stream:
                 todo="Union sources before key_by, or the outputs of stages after it; a join may have one of each.",
             )
         hidden = (DIFF,) if DIFF in (*self._frame.columns, *other._frame.columns) else ()
-        try:
+        with asking_spark(self._frame, "union of these streams"):
             frame = union_of(self._frame, other._frame, hidden)
-        except AnalysisException as error:
-            raise PlanError(f"These streams do not fit together: {str(error).splitlines()[0]}") from None
         return Stream(self._job, Union(self._node, other._node), frame)
 
     def key_by(self, *keys: Given, name: str | None = None) -> KeyedStream:
@@ -171,10 +168,8 @@ class Stream:
         before: Callable[[str], str | None] = lambda _: None,
     ) -> Stream:
         hidden = (DIFF,) if DIFF in self._frame.columns else ()
-        try:
+        with asking_spark(self._frame, f"'{label}' step"):
             frame = run(self._frame, hidden)
-        except AnalysisException as error:
-            raise unknown_column(error, self._frame, f"'{label}' step") from None
         if not outputs(self._node) and not frame.isStreaming:
             raise PlanError(f"The step '{label}' returned a DataFrame that is not a stream any more.")
         step = Step(self._node, label, run, filters, before)

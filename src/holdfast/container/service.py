@@ -23,10 +23,11 @@ from holdfast.container import copying, wire
 from holdfast.container.client import Address
 from holdfast.container.gentle import gently
 from holdfast.container.hosting import HostedJob
+from holdfast.container.naming import named
 from holdfast.container.ringface import RingFace
 from holdfast.container.staging import Staging
 from holdfast.container.threads import ThreadTable
-from holdfast.errors import ContainerError, FunctionError, HoldfastError
+from holdfast.errors import ContainerError, HoldfastError
 from holdfast.log.ledger import Ledger
 from holdfast.log.records import Prepare
 from holdfast.log.segment import Chunk
@@ -278,13 +279,8 @@ class _crossing:  # noqa: N801 - reads as a statement: with _crossing()
         if error is None or isinstance(error, flight.FlightError | GeneratorExit):
             return
         if not isinstance(error, HoldfastError):
-            error = FunctionError(
-                f"A container failed at its work: {type(error).__name__}: {error}",
-                safe="The epoch is not committed; nothing of it is visible.",
-                todo="This is a defect of Holdfast; the container's log has the trace.",
-            ).with_traceback(error.__traceback__)
             _report(error)
-        raise flight.FlightServerError(error.to_wire()) from error
+        raise flight.FlightServerError(named(error, "A container").to_wire()) from error
 
 
 def _report(error: BaseException) -> None:

@@ -274,8 +274,14 @@ class JobFile:
     created: int  # ms
     format: int = FORMAT
     stages: list[dict[str, Any]] = field(default_factory=list)  # plain stage plans; stores of old have none
+    hash_seed: int = 0  # PYTHONHASHSEED of every container, for the life of the job; see ``__post_init__``
 
     file = "job.json"
+
+    def __post_init__(self) -> None:
+        """The id was drawn by chance, once: a store of old, whose file cannot be changed, has its seed by it too."""
+        if not self.hash_seed:
+            object.__setattr__(self, "hash_seed", zlib.crc32(self.job_id.encode()) or 1)
 
     def to_bytes(self) -> bytes:
         return _to_json(asdict(self))

@@ -182,15 +182,29 @@ class Store:
                     safe="Every epoch prepared before is on disk; nothing of this file was kept.",
                     todo="Free some room, then start the job again: it continues where it was.",
                 ) from error
+            if isinstance(error, NotADirectoryError):
+                raise StoreError(
+                    f"{self.uri} cannot be a store: it is a file, or in one.",
+                    safe="The file was not touched.",
+                    todo="Give the job a folder of its own, or a place where one can be made.",
+                ) from error
+            if error.errno == errno.EROFS or isinstance(error, PermissionError):
+                raise StoreError(
+                    f"Not permitted to {doing} {where}"
+                    + (": the file system is read-only" if error.errno == errno.EROFS else ""),
+                    safe="What is there is as it was.",
+                    todo="Give this user the right to read and write the store's folder, or the job another store.",
+                ) from error
+            if isinstance(error, FileNotFoundError) and doing in ("create", "write"):
+                raise StoreError(
+                    f"The folder of {where} cannot be made.",
+                    safe="Nothing was written.",
+                    todo="Give the job a store where this user can make folders.",
+                ) from error
             if isinstance(error, FileNotFoundError):
                 raise StoreError(f"There is no file {where}") from error
             if isinstance(error, FileExistsError):
                 raise StoreError(f"{where} exists already; files of a store are written once") from error
-            if isinstance(error, PermissionError):
-                raise StoreError(
-                    f"Not permitted to {doing} {where}",
-                    todo="Give this user the right to read and write the store's folder.",
-                ) from error
             raise StoreError(f"Could not {doing} {where}: {error}") from error
         except pa.ArrowException as error:
             raise StoreError(f"Could not {doing} {_join(self.uri, name)}: {error}") from error

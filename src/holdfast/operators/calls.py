@@ -11,19 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from holdfast.errors import FunctionError, PlanError
+from holdfast.errors import FunctionError, PlanError, StoreError
+from holdfast.invariants import Impossible
 from holdfast.operators.outputs import WrongOutputError, batches
 from holdfast.operators.timers import KINDS, MOST_FIRINGS, Agenda, Timer
 from holdfast.state.codec import json_text
 from holdfast.state.columns import Ints
 from holdfast.state.slice import MAIN, NEVER, Work
-from holdfast.state.typed import Gathered, WrongStateError
+from holdfast.state.typed import Gathered, KeyState, WrongStateError
 from holdfast.state.values import bounded, micros, moment, shown, to_array
 
 if TYPE_CHECKING:
     from holdfast.operators.process import ProcessOperator
 
 _SAFE = "nothing of this epoch was kept; the state is as it was before."
+NOT_THEIRS = (Impossible, StoreError)
+"""What a call may meet that no function is to blame for: no dead letter, and nothing that another function mends."""
 
 
 class Function:
@@ -175,6 +178,8 @@ class Calls:
     def _call(self, at: int, function: Any, given: Any) -> None:
         try:
             self._run(at, function, given)
+        except NOT_THEIRS:
+            raise
         except Exception as error:
             raise FunctionError(
                 f"{self._told(error, at)} {_of_what(given, error)}",
@@ -195,6 +200,8 @@ class Calls:
                 if len(rows) > lengths[port]:
                     batches(self.operator.outputs[port], rows[lengths[port] :])
             self._gathered.settle(at)
+        except NOT_THEIRS:
+            raise
         except Exception as error:
             self._gathered.restore(at, image)
             for port, rows in self.put.items():
@@ -229,6 +236,8 @@ class Calls:
     def _told(self, error: Exception, at: int) -> str:
         """What was raised, for which key, and where in the user's code."""
         last = traceback.format_exception_only(error)[-1].strip()
+        if isinstance(error, AttributeError) and f"'{KeyState.__name__}' object" in last:
+            last += f" (the states are: {', '.join(state.name for state in self.operator.spec.states) or 'none'})"
         method = "rows" if self._context.fired is None else "timer"
         return f"{self.operator.function.name} ({method}), key {shown(self._keys[at])}: {bounded(last)}{_place(error)}."
 

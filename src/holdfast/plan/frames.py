@@ -7,15 +7,18 @@ little more (``Steps``), which a DataFrame has as it is. What Spark makes of an 
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeVar
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.types import DataType
 
 from holdfast.errors import PlanError
+from holdfast.plan.quiet import quiet
 
 DIFF = "_d"
 Expression = Any
@@ -89,11 +92,9 @@ class SparkFrame:
         return self.frame.columns
 
     def find(self, given: Given, role: str) -> Found:
-        value = _column(given)
-        try:
+        with asking_spark(self.frame, role):
+            value = _column(given)
             field = self.frame.select(value).schema.fields[0]
-        except AnalysisException as error:
-            raise unknown_column(error, self.frame, role) from None
         return Found(field.name, field.dataType, value)
 
     def hashed(self, value: Expression) -> Expression:
@@ -112,12 +113,29 @@ def with_sign(frame: Any) -> Any:
     return frame.with_constant(DIFF, 1, "tinyint")
 
 
-def unknown_column(error: AnalysisException, frame: DataFrame, role: str) -> PlanError:
-    columns = [name for name in frame.columns if name != DIFF]
+@contextlib.contextmanager
+def asking_spark(frame: Any, role: str) -> Iterator[None]:
+    """What Spark does not understand is an error that says which part of the job it was, and what there is instead."""
+    with quiet():
+        try:
+            yield
+        except AnalysisException as error:
+            raise _not_understood(error, frame, role) from None
+
+
+def _not_understood(error: AnalysisException, frame: Any, role: str) -> PlanError:
+    first, *more = [line.rstrip() for line in str(error).splitlines() if line.strip()] or ["it does not say why"]
+    if isinstance(error, ParseException):
+        sql = "\n".join(f"    {line}" for line in more if not line.startswith("== SQL"))
+        return PlanError(
+            f"Spark cannot read the SQL of the {role}: {first}" + (f"\n{sql}" if sql else ""),
+            safe="Nothing was started.",
+            todo="Correct the text; a column with other than letters, digits and _ in its name stands in backquotes.",
+        )
     return PlanError(
-        f"Spark cannot resolve the {role}: {str(error).splitlines()[0]}",
+        f"Spark cannot resolve the {role}: {first.rstrip(';')}",
         safe="Nothing was started.",
-        todo=f"The columns there are: {', '.join(columns)}.",
+        todo=f"The columns there are: {', '.join(name for name in frame.columns if name != DIFF)}.",
     )
 
 

@@ -5,7 +5,6 @@ It answers small questions and carries no rows. Same token, same check of who is
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -23,9 +22,9 @@ class Desk(flight.FlightServerBase):
     def __init__(self, host: str, token: str, questions: Mapping[str, Question]) -> None:
         super().__init__(f"grpc://{host}:0", middleware={"door": wire.Doorkeeper(token, NAME)})
         self._questions = dict(questions)
+        # It answers from here on. ``serve`` would only wait, and take the signals from the program meanwhile: a Ctrl-C
+        # would end this door, and nobody else would hear of it.
         self.address = Address(NAME, f"grpc://{host}:{self.port}")
-        self._thread = threading.Thread(target=self.serve, daemon=True, name="holdfast-desk")
-        self._thread.start()
 
     def answer(self, questions: Mapping[str, Question]) -> None:
         """These too, from now on."""
@@ -43,4 +42,3 @@ class Desk(flight.FlightServerBase):
 
     def close(self) -> None:
         self.shutdown()
-        self._thread.join(10)

@@ -18,6 +18,7 @@ from holdfast.container.client import Address, Client, Unreachable, is_refused
 from holdfast.errors import ContainerError, HoldfastError, TokenError
 from holdfast.invariants import some
 from holdfast.spark.launcher import Handle, Launcher, new_name
+from holdfast.spark.leaving import until_exit
 
 MOST_AT_ONCE = 64
 HOST_SECONDS = 60.0
@@ -53,13 +54,16 @@ class Fleet:
         self._host = dict(host)  # what every container is told of the job when it starts
         self._lost = lost
         self._lock = threading.Lock()
+        self._reporting = threading.Condition(self._lock)
         self._handles: dict[str, Handle] = {}
         self._clients: dict[str, Client] = {}
+        self._hosting_now: set[str] = set()  # those whose end is worth a report, until it was made
+        self._doomed: set[str] = set()
         self._gone: set[str] = set()
         self._silent: dict[str, float] = {}
         self._started = 0
         self._closing = threading.Event()
-        self._pinger = threading.Thread(target=self._ping_all, daemon=True, name="holdfast-pings")
+        self._pinger = threading.Thread(target=until_exit(self._ping_all), daemon=True, name="holdfast-pings")
         self._pinger.start()
 
     def start(self, count: int) -> list[str]:
@@ -152,7 +156,22 @@ class Fleet:
 
     def kill(self, container: str) -> None:
         """As if it had crashed: its end is reported like any other."""
-        self._living(container).kill()
+        handle = self._living(container)
+        with self._lock:
+            self._doomed.add(container)
+        handle.kill()
+
+    def await_reports(self, seconds: float) -> bool:
+        """Wait until every end that has come by now, or was brought about by ``kill``, has been reported."""
+        with self._reporting:
+            ends = {
+                name
+                for name in self._hosting_now
+                if name in self._doomed or name in self._gone or not self._handles[name].alive
+            }
+            return self._reporting.wait_for(
+                lambda: self._closing.is_set() or self._hosting_now.isdisjoint(ends), timeout=seconds
+            )
 
     def end(self, container: str) -> None:
         """An end that is wanted, so that Spark may have the executor back: not reported as a loss."""
@@ -160,10 +179,13 @@ class Fleet:
         with self._lock:
             self._gone.add(container)
         self._part_with(container)
+        self._reported(container)
         handle.close()
 
     def close(self) -> None:
-        self._closing.set()
+        with self._reporting:
+            self._closing.set()
+            self._reporting.notify_all()
         self._pinger.join()
         with self._lock:
             clients, handles = list(self._clients.values()), list(self._handles.values())
@@ -194,6 +216,7 @@ class Fleet:
         with self._lock:
             self._clients[name] = client
             self._silent[name] = 0.0
+            self._hosting_now.add(name)
         handle.on_exit(self._exited)
         return True
 
@@ -235,6 +258,12 @@ class Fleet:
         if handle is not None:
             handle.kill()  # nothing may be left of one that was only taken for dead
         self._lost(container, reason)
+        self._reported(container)
+
+    def _reported(self, container: str) -> None:
+        with self._reporting:
+            self._hosting_now.discard(container)
+            self._reporting.notify_all()
 
     def _part_with(self, container: str) -> None:
         with self._lock:

@@ -39,6 +39,11 @@ class ContainerSettings:
     staging_bytes: int = 256 << 20
     gentle: bool = False
     """Get ready at a low priority: others are at work on this machine."""
+    hash_seed: int = 0
+    """One for all containers of a job: a function over a set must see the same order wherever an epoch is applied."""
+
+    def environment(self, changes: Mapping[str, str] | None = None) -> dict[str, str]:
+        return {**os.environ, **(changes or {}), "PYTHONHASHSEED": str(self.hash_seed)}
 
 
 class Handle(Protocol):
@@ -128,7 +133,7 @@ class ChildLauncher:
                 self._nursery = None
             if self._nursery is None and self._may_nurse:
                 try:
-                    self._nursery = Nursery({**os.environ, **(self._environment or {})}, self.settings.gentle)
+                    self._nursery = Nursery(self.settings.environment(self._environment), self.settings.gentle)
                 except OSError:
                     self._may_nurse = False  # a container will say why
             return self._nursery
@@ -153,7 +158,7 @@ class ContainerProcess:
         invariant(not (bound and nursery), "the kernel ties a child to its parent, which is the nursery")
         self.container = container
         self._settings = settings
-        self._environment = {**os.environ, **(environment or {})}
+        self._environment = settings.environment(environment)
         self._bound = bound
         self._tail: deque[str] = deque(maxlen=40)
         self._drain: threading.Thread | None = None

@@ -14,19 +14,20 @@ import logging
 import queue
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from holdfast import faults
 from holdfast.container.client import Address, Unreachable
+from holdfast.container.naming import named
 from holdfast.errors import (
-    BugError,
     ContainerError,
     CorruptionError,
     EpochGone,
@@ -45,15 +46,19 @@ from holdfast.master.readies import PATIENCE_SECONDS
 from holdfast.operators.process import ProcessSpec
 from holdfast.plan.graph import Sink
 from holdfast.plan.growth import unbounded
+from holdfast.plan.quiet import quiet
 from holdfast.spark.counting import Counts
 from holdfast.spark.epoch import EpochJobs
 from holdfast.spark.fleet import Fleet, group_by_owner
 from holdfast.spark.history import EpochFigures, History
 from holdfast.spark.launcher import new_name
+from holdfast.spark.leaving import leaving, until_exit
 from holdfast.spark.notes import SparkNotes
 from holdfast.spark.performing import Performer
 from holdfast.spark.scan import Groups
+from holdfast.spark.story import bug
 from holdfast.spark.timekeeping import Timekeeper
+from holdfast.spark.words import spark_failed
 
 LOG = logging.getLogger("holdfast")
 OWNER_SECONDS = 60.0 + PATIENCE_SECONDS  # what the ring does not bring back comes from the store after that
@@ -92,6 +97,8 @@ class Shell:
         self.failure: Exception | None = None  # the last offered batch failed
         self.restore_failure: Exception | None = None  # slices that could not be brought back
         self.on_commit: Callable[[EpochFigures], None] = lambda _: None
+        self.on_error: Callable[[], None] = lambda: None  # the run is over
+        self.look: Callable[[], HoldfastError | None] = lambda: None  # what has ended the run meanwhile, if anything
         self._fleet = fleet
         self._sinks = sinks
         self._performer = Performer(ledger, incarnation, fleet, self.history)
@@ -108,14 +115,15 @@ class Shell:
         self._had_containers = False
         self._failed_starts = 0  # in a row
         self._stopping = False
+        self._broken = False  # by a bug of ours: nothing more is done, or written
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="holdfast-shell")
         self._behind = ThreadPoolExecutor(32, thread_name_prefix="holdfast-behind")  # what no epoch waits for
         self._closing = threading.Event()
         self._dispatcher = threading.Thread(target=self._dispatch, daemon=True, name="holdfast-master")
         self._dispatcher.start()
-        self._clock = threading.Thread(target=self._keep_time, daemon=True, name="holdfast-clock")
+        self._clock = threading.Thread(target=until_exit(self._keep_time), daemon=True, name="holdfast-clock")
         self.due: int | None = None  # µs of the clock at which something happens though no row comes
-        self._ticker = threading.Thread(target=self._keep_ticking, daemon=True, name="holdfast-ticks")
+        self._ticker = threading.Thread(target=until_exit(self._keep_ticking), daemon=True, name="holdfast-ticks")
 
     # --- from outside -------------------------------------------------------------------------------------
 
@@ -206,7 +214,8 @@ class Shell:
             except Stopping:
                 return
             except Exception as error:
-                self._fatal(error if isinstance(error, HoldfastError) else HoldfastError(f"A tick failed: {error}"))
+                if not leaving():
+                    self._fatal(named(error, "A tick"))
                 return
             finally:
                 self._gate.release()
@@ -233,14 +242,13 @@ class Shell:
         self.failure = error
         return error
 
+    @property
+    def inside(self) -> bool:
+        """Whether this thread is the one that runs the epoch in flight: it is in a sink."""
+        return self._gate.locked() and self._offering == threading.get_ident()
+
     def stop(self, patience: float) -> None:
         """Let the epoch in flight end, if it does so within these seconds, and let no other begin."""
-        if self._gate.locked() and self._offering == threading.get_ident():
-            raise HoldfastError(
-                "A run cannot be stopped from inside one of its own sinks: it would wait for itself.",
-                safe="The run goes on.",
-                todo="Stop it from another thread.",
-            )
         self._stopping = True
         patience = min(max(patience, 0.0), threading.TIMEOUT_MAX)
         while not self._gate.acquire(timeout=patience):
@@ -250,7 +258,9 @@ class Shell:
         self._gate.release()
 
     def close(self) -> None:
-        self._closing.set()
+        with self._changed:
+            self._closing.set()
+            self._changed.notify_all()
         self._queue.put(None)
         self._dispatcher.join(10)
         for thread in (self._clock, self._ticker):
@@ -260,8 +270,10 @@ class Shell:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def wait_for(self, true: Callable[[], bool], seconds: float) -> bool:
+        """Wait until that is so, or the run is over; whether one of them is so."""
         with self._changed:
-            return self._changed.wait_for(lambda: true() or self.error is not None, seconds)
+            over = self._closing.is_set
+            return self._changed.wait_for(lambda: true() or self.error is not None or over(), seconds)
 
     def groups(self) -> Groups:
         """Which living container has which slices: all of them. Waits if the last container was lost just now."""
@@ -349,11 +361,15 @@ class Shell:
         with self._gate:
             yield
 
-    def drained(self) -> None:
-        """Everything that was told until now has been heard by the master."""
+    def drained(self, seconds: float) -> bool:
+        """Wait until the master has heard everything that was told until now."""
         done = threading.Event()
         self._queue.put(done)
-        done.wait(OWNER_SECONDS)
+        deadline = time.monotonic() + seconds
+        while not done.wait(min(CLOCK_SECONDS, max(deadline - time.monotonic(), 0.0))):
+            if self._closing.is_set() or time.monotonic() >= deadline:
+                return False
+        return True
 
     def push_groups(self) -> Groups:
         """Where rows may be pushed: not to a container that has been silent."""
@@ -377,25 +393,11 @@ class Shell:
                     self._perform(instruction)
                 self._cancel_unwanted()
             except BaseException as error:
+                if leaving():
+                    return
+                self._broken = True
                 LOG.exception("the master failed")
-                self._fatal(self._bug(error))
-
-    def _bug(self, error: BaseException) -> BugError:
-        """A bug of ours: the run is over, nothing more is written but what led to it."""
-        what = str(error) if isinstance(error, Impossible) else f"{type(error).__name__}: {error}"
-        text = "".join(traceback.format_exception(error))
-        try:
-            left = (
-                f"What led to it is in {self.ledger.leave_story(self.incarnation, text)}: report it, please, with that"
-            )
-        except HoldfastError as unwritten:
-            left = f"Report it, please, with these lines, which could not be kept ({unwritten.what}):\n{text}"
-        return BugError(
-            f"The master has met something that cannot happen: {what}.",
-            safe="Every committed epoch; nothing was written after that.",
-            todo=f"This is a bug of Holdfast, not of the job. {left}. Starting the job again goes on after the last "
-            "commit.",
-        )
+                self._fatal(bug(error, self.ledger, self.incarnation))
 
     def _perform(self, instruction: do.Instruction) -> None:
         match instruction:
@@ -419,7 +421,8 @@ class Shell:
     def _unwanted(self) -> do.Instruction | None:
         """The job of Spark's under way, if nobody waits for its answer any more."""
         running = self._running
-        wanted = running is None or (self.error is None and self.machine.awaits(running))
+        over = self._broken or self.error is not None
+        wanted = running is None or (not over and self.machine.awaits(running))
         return None if wanted else running
 
     def _cancel_unwanted(self) -> None:
@@ -442,6 +445,7 @@ class Shell:
             self._changed.notify_all()
         self.history.note("failed", str(error).splitlines()[0])
         self._spark.put(do.Stop(reason=str(error), successor=0))
+        self.on_error()
 
     def _keep_time(self) -> None:
         """The master's clock; and now and then it hears how much work each slice is, and whether it was replaced."""
@@ -457,7 +461,7 @@ class Shell:
                 self._behind.submit(self._look_at_loads)
             if now - owner_looked > LOOK_SECONDS and (look is None or look.done()):
                 owner_looked = now
-                look = self._behind.submit(self._still_ours)
+                look = self._behind.submit(self._look_around)
             if now > tidied and (tidy is None or tidy.done()):
                 tidied = now + TIDY_SECONDS
                 tidy = self._behind.submit(self._tidy)
@@ -468,6 +472,11 @@ class Shell:
                 self._performer.tidy()
         except HoldfastError as error:  # nothing depends on it, and the next round is due before long
             self.history.failed("tidying up", error)
+
+    def _look_around(self) -> bool:
+        if self.error is None and not self._stopping and (error := self.look()) is not None:
+            self._fatal(error)
+        return self._still_ours()
 
     def _look_at_loads(self) -> None:
         answers = self._fleet().call_all("loads", {}, timeout=10.0)
@@ -490,7 +499,7 @@ class Shell:
     # --- in the pool --------------------------------------------------------------------------------------
 
     def _background(self, instruction: do.Instruction) -> None:
-        if self.error is not None:
+        if self._broken or self.error is not None:
             return  # the run is over: nothing more is done, or written, for it
         try:
             if instruction.looks and not self._still_ours():
@@ -500,9 +509,12 @@ class Shell:
             # Evidence is the process's end; if the connection broke and the process lives, end it.
             self._suspect(instruction)
             return
-        except Exception as error:
-            if not isinstance(error, HoldfastError):
+        except Exception as raised:
+            if leaving():
+                return
+            if not isinstance(raised, HoldfastError):
                 LOG.exception("instruction %s failed", instruction)
+            error = named(raised, "The driver")
             if isinstance(instruction, do.NeedContainers):
                 self._could_not_start(instruction, error)
                 return
@@ -516,11 +528,11 @@ class Shell:
         if answer is not None:
             self.tell(answer)
 
-    def _could_not_start(self, instruction: do.NeedContainers, error: Exception) -> None:
+    def _could_not_start(self, instruction: do.NeedContainers, error: HoldfastError) -> None:
         """At first that is the end. Later the job goes on with the containers it has; with none, it tries again."""
         self._failed_starts += 1
         if not self.machine.gathered and (not self._had_containers or self._failed_starts >= FAILED_STARTS):
-            self._fatal(error if isinstance(error, HoldfastError) else HoldfastError(str(error)))
+            self._fatal(error)
             return
         self.history.failed("NeedContainers", error)
         for _ in range(instruction.count):
@@ -625,11 +637,10 @@ class Shell:
                 return
         answer: ev.Event | None
         try:
-            with self._spark_jobs.cancellable(self._tag(instruction)):
+            with self._spark_jobs.cancellable(self._tag(instruction)), quiet():
                 answer = self._result_of(frame, instruction)
         except Exception as error:
-            cause = from_wire(str(error)) or error  # what a task raised reaches us as text
-            answer = ev.Failed(instruction.id, cause)
+            answer = ev.Failed(instruction.id, _cause(error, instruction))
         with self._changed:
             if self._unwanted() is not None:
                 answer = None  # it was cancelled, or might as well have been
@@ -660,6 +671,17 @@ class Shell:
                     self._spark_jobs.sink(frame, fence.epoch, self._sinks[name], counters[name])
                 return ev.SinkDone(instruction.id)
         raise Impossible(f"not a job of Spark's: {instruction}")
+
+
+def _cause(error: Exception, instruction: do.Instruction) -> Exception:
+    """Ours, which reaches us as text if a task raised it; else what Spark, or a function that it runs, says."""
+    if (known := from_wire(str(error))) is not None:
+        return known
+    if not isinstance(instruction, do.RunIntake):
+        return error
+    if isinstance(error, PySparkException | Py4JError):
+        return spark_failed(error, f"the rows of epoch {instruction.fence.epoch} were read")
+    return named(error, "The driver")
 
 
 def _given_up() -> EpochGone:

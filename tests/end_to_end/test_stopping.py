@@ -1,0 +1,318 @@
+"""Runs that are stopped from wherever people stop them: a sink, a listener, a signal, another driver, Spark itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from kit import until
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+import holdfast as hf
+from holdfast.api.run import SECTION
+from holdfast.log.ledger import Ledger
+from holdfast.log.store import Store
+from holdfast.spark import shell
+
+pytestmark = pytest.mark.spark
+
+
+class Rows:
+    """Files of the keys 0 to 9, and jobs that count them."""
+
+    def __init__(self, base: Path, spark: SparkSession) -> None:
+        self.base, self.spark = base, spark
+        (base / "in").mkdir()
+        self.files = 0
+
+    def add(self) -> None:
+        self.files += 1
+        pq.write_table(pa.table({"k": list(range(10))}), self.base / "in" / f"{self.files:04d}.parquet")
+
+    def job(self, name: str = "stopping") -> tuple[hf.Job, hf.StageStream]:
+        job = hf.Job(name, self.spark, store=str(self.base / "store"))
+        frame = self.spark.readStream.schema("k bigint").option("maxFilesPerTrigger", 1).parquet(str(self.base / "in"))
+        return job, job.read(frame).key_by("k", name="counts").agg(n=hf.count())
+
+    def committed(self) -> int:
+        found = Ledger(Store(str(self.base / "store")), SECTION).last_committed()
+        return found.fence.epoch if found else 0
+
+
+@pytest.fixture
+def rows(tmp_path: Path, spark: SparkSession) -> Rows:
+    return Rows(tmp_path, spark)
+
+
+QUICK: dict[str, Any] = {"containers": 1, "slices": 2, "trigger": {"processingTime": "100 milliseconds"}}
+
+
+def test_stop_in_a_sink_ends_the_run_behind_that_epoch(rows: Rows) -> None:
+    rows.add()
+    rows.add()
+    rows.add()
+    job, counts = rows.job()
+    seen: list[int] = []
+    running: list[hf.Run] = []
+    told = threading.Event()
+
+    def sink(frame: DataFrame, epoch: int) -> None:
+        told.wait(60)
+        if epoch == 2:
+            running[0].stop()
+            running[0].stop()  # once more is once
+        seen.append(frame.count())
+
+    counts.for_each_batch(sink)
+    run = job.start(**QUICK)
+    running.append(run)
+    told.set()
+    assert run.await_termination(120)
+    run.stop()  # waits for the one under way
+    assert seen == [10, 10]
+    assert rows.committed() == 2
+    assert run.status().phase == "stopped"
+    with pytest.raises(hf.ContainerError, match="The run is stopped"):
+        run.state(counts).get(1)
+    job, counts = rows.job()
+    counts.for_each_batch(lambda frame, epoch: None)
+    with job.start(**(QUICK | {"trigger": {"availableNow": True}})) as run:
+        run.await_termination()
+        assert run.state(counts).get(1) == {"k": 1, "n": 3, "_epoch": 3}
+
+
+def test_stop_in_a_listener_ends_the_run(rows: Rows, spark: SparkSession) -> None:
+    """And what comes of a run that has ended is said at once, however it is asked."""
+    running: list[hf.Run] = []
+    stopped: list[Exception | None] = []
+
+    class Listener(StreamingQueryListener):
+        def onQueryStarted(self, event: Any) -> None: ...  # noqa: N802
+        def onQueryIdle(self, event: Any) -> None: ...  # noqa: N802
+        def onQueryTerminated(self, event: Any) -> None: ...  # noqa: N802
+
+        def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+            if not running or stopped:
+                return
+            try:
+                stopped.append(None)
+                running[0].stop()
+            except Exception as error:
+                stopped.append(error)
+
+    rows.add()
+    job, counts = rows.job()
+    counts.write("noop")
+    listener = Listener()
+    spark.streams.addListener(listener)
+    try:
+        run = job.start(**QUICK)
+        running.append(run)
+        rows.add()  # something to progress with
+        assert run.await_termination(120)
+        until(lambda: run.status().phase == "stopped", 60, "stopped")
+        run.stop()
+    finally:
+        spark.streams.removeListener(listener)
+    assert stopped == [None]
+    began = time.monotonic()
+    with pytest.raises(hf.ContainerError, match="The run is stopped"):
+        run.await_settled(100)
+    with pytest.raises(hf.ContainerError, match="The run is stopped"):
+        run.kill(run.status().containers[0].name)
+    with pytest.raises(hf.HoldfastError, match="stopped"):
+        run.process_all_available()
+    assert time.monotonic() - began < 60
+    assert run.await_termination()
+
+
+def test_what_was_killed_is_missed_before_the_run_counts_as_settled(rows: Rows) -> None:
+    """Nobody else has noticed yet: by ``run.kill``, and by a signal that nobody told us of."""
+    rows.add()
+    job, counts = rows.job()
+    counts.write("noop")
+    with job.start(**(QUICK | {"containers": 2})) as run:
+        run.process_all_available()
+        assert run.await_settled(120)
+        noticed = run._fleet._lost
+        run._fleet._lost = lambda *told: (time.sleep(1), noticed(*told))  # type: ignore[func-returns-value]
+        for kill in (lambda one: run.kill(one.name), lambda one: os.kill(one.pid, signal.SIGKILL)):
+            *_, victim = [one for one in run.status().containers if one.alive]
+            kill(victim)
+            psutil.wait_procs([psutil.Process(victim.pid)] if psutil.pid_exists(victim.pid) else [], 10)
+            assert run.await_settled(120)
+            assert [one.slices for one in run.status().containers if one.name == victim.name] == [0]
+            assert sum(one.slices for one in run.status().containers if one.alive) == 2
+
+
+def test_a_driver_that_was_replaced_hears_of_it_on_a_quiet_stream(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shell, "LOOK_SECONDS", 0.2)
+    rows.add()
+    job, counts = rows.job()
+    counts.write("noop")
+    run = job.start(**QUICK)
+    try:
+        run.process_all_available()
+        assert run.state(counts).get(1) == {"k": 1, "n": 1, "_epoch": 1}
+        Ledger(Store(str(rows.base / "store")), SECTION).take_ownership("elsewhere", 1, "grpc://nowhere:1")
+        with pytest.raises(hf.FencedError, match="no longer the master"):
+            run.await_termination(120)
+        with pytest.raises(hf.FencedError, match="no longer the master"):
+            run.state(counts).get(1)
+        with pytest.raises(hf.FencedError, match="no longer the master"):
+            run.process_all_available()
+        assert run.status().phase == "stopped"
+    finally:
+        run.stop()
+
+
+def test_a_function_cannot_have_the_run(rows: Rows) -> None:
+    rows.add()
+    job, counts = rows.job()
+    counts.write("noop")
+    with job.start(**QUICK) as run:
+        run.process_all_available()
+        other = hf.Job("other", rows.spark, store=str(rows.base / "other"))
+        frame = rows.spark.readStream.schema("k bigint").parquet(str(rows.base / "in"))
+
+        def stops(key: int, rows: list[dict[str, Any]], context: Any) -> None:
+            run.stop()
+
+        with pytest.raises(hf.PlanError, match="it lives in the driver"):
+            other.read(frame).key_by("k").process(stops, "k bigint")
+        rows.add()
+        run.process_all_available()
+        assert run.state(counts).get(1) == {"k": 1, "n": 2, "_epoch": 2}
+
+
+DRIVER = """
+import atexit, os, signal, sys, threading, time
+from pathlib import Path
+
+sys.path.insert(0, {here!r})
+from driver import session
+
+import holdfast as hf
+
+base, what = Path({base!r}), sys.argv[1]
+spark = session({{"master": "local[2]"}})
+job = hf.Job("stopping", spark, store=str(base / "store"))
+rows = spark.readStream.schema("k bigint").option("maxFilesPerTrigger", 1).parquet(str(base / "in"))
+counts = job.read(rows).key_by("k").agg(n=hf.count())
+counts.write("parquet", str(base / "out"))
+run = job.start(containers=2, slices=4, trigger="1 second")
+run.process_all_available()
+
+
+def said(*words):
+    print(*words, flush=True)
+
+
+if what == "interrupt":
+    for wait in (run.await_termination, lambda: run.await_termination(100), run.process_all_available):
+        said("READY")
+        try:
+            while True:
+                wait()
+        except KeyboardInterrupt:
+            said("interrupted")
+    said("get", run.state(counts).get(1))
+    said("rows", run.state(counts).to_df().count())
+    run.kill(run.status().containers[0].name)
+    said("settled", run.await_settled(60))
+    said("alive", run.query.isActive)
+    run.stop()
+    said("phase", run.status().phase)
+elif what == "session":
+    spark.stop()
+    try:
+        run.await_termination(60)
+    except hf.HoldfastError as error:
+        said("waiting", type(error).__name__, error)
+    try:
+        run.stop()
+    except hf.HoldfastError as error:
+        said("stopping", type(error).__name__, error)
+    said("threads", [one.name for one in threading.enumerate() if one.name.startswith("holdfast")])
+    said("children", len(run._fleet.alive()))
+elif what == "raise":
+    atexit.register(time.sleep, 2)  # time enough for every thread of ours to find its pools closed
+    raise ValueError("of the program")
+"""
+
+
+@pytest.fixture
+def driver(tmp_path: Path, rows: Rows) -> Any:
+    rows.add()
+    script = tmp_path / "driver.py"
+    script.write_text(DRIVER.format(here=str(Path(__file__).parent), base=str(tmp_path)))
+
+    def start(what: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-u", str(script), what],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    return SimpleNamespace(start=start, rows=rows)
+
+
+def test_ctrl_c_as_a_terminal_sends_it(driver: Any) -> None:
+    """To the whole process group: containers, the nursery, Spark's JVM and its workers get it too."""
+    with driver.start("interrupt") as process:
+        try:
+            lines: list[str] = []
+            for line in process.stdout:
+                lines.append(line.strip())
+                if line.startswith("READY"):
+                    time.sleep(0.5)  # it waits by then, or is about to
+                    os.killpg(process.pid, signal.SIGINT)
+            error = process.stderr.read()
+            assert process.wait(60) == 0, error
+        finally:
+            process.kill()
+    assert [line for line in lines if line] == [
+        *(["READY", "interrupted"] * 3),
+        "get {'k': 1, 'n': 1, '_epoch': 1}",
+        "rows 10",
+        "settled True",
+        "alive True",
+        "phase stopped",
+    ]
+    assert "Traceback" not in error
+
+
+def test_the_session_is_stopped_before_the_run(driver: Any) -> None:
+    process = driver.start("session")
+    out, err = process.communicate(timeout=150)
+    assert process.returncode == 0, err
+    said = "SparkError Spark's session was stopped while job 'stopping' ran in it."
+    assert f"waiting {said}" in out
+    assert f"stopping {said}" in out
+    assert "Call run.stop() before spark.stop()." in out
+    assert "threads []" in out
+    assert "children 0" in out
+    assert "py4j" not in out + err
+    assert "Traceback" not in err
+
+
+def test_a_program_that_raises_prints_one_traceback(driver: Any) -> None:
+    process = driver.start("raise")
+    _, err = process.communicate(timeout=150)
+    assert process.returncode == 1
+    assert err.count("Traceback (most recent call last)") == 1, err
+    assert err.strip().endswith("ValueError: of the program"), err
