@@ -418,11 +418,14 @@ class Shell:
                 pool = self._behind if isinstance(instruction, (*BEHIND, do.Gather)) else self._pool
                 pool.submit(self._background, instruction)
 
+    @property
+    def _over(self) -> bool:
+        return self._broken or self.error is not None
+
     def _unwanted(self) -> do.Instruction | None:
         """The job of Spark's under way, if nobody waits for its answer any more."""
         running = self._running
-        over = self._broken or self.error is not None
-        wanted = running is None or (not over and self.machine.awaits(running))
+        wanted = running is None or (not self._over and self.machine.awaits(running))
         return None if wanted else running
 
     def _cancel_unwanted(self) -> None:
@@ -468,7 +471,7 @@ class Shell:
 
     def _tidy(self) -> None:
         try:
-            if self._still_ours():
+            if not self._over and self._still_ours():
                 self._performer.tidy()
         except HoldfastError as error:  # nothing depends on it, and the next round is due before long
             self.history.failed("tidying up", error)
@@ -499,7 +502,7 @@ class Shell:
     # --- in the pool --------------------------------------------------------------------------------------
 
     def _background(self, instruction: do.Instruction) -> None:
-        if self._broken or self.error is not None:
+        if self._over:
             return  # the run is over: nothing more is done, or written, for it
         try:
             if instruction.looks and not self._still_ours():
