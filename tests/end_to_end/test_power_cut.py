@@ -64,6 +64,7 @@ def recorded(drill: Drill, shim: Path, scratch: Path, monkeypatch: pytest.Monkey
     return recording
 
 
+@pytest.mark.timeout(4 * 3600)  # 200 of them take most of an hour
 def test_power_cuts(
     tmp_path: Path, compacting: SparkSession, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
 ) -> None:
