@@ -27,8 +27,8 @@ def _warm() -> None:
     warm()
 
 
-def partial_batch(spec: Any, tasks: list[list[Event]]) -> pa.RecordBatch:
-    """What Spark makes of each task's rows: one for every key and stretch of time."""
+def partial_batch(spec: Any, tasks: list[list[Event]], late: int) -> pa.RecordBatch:
+    """What Spark makes of each task's rows: one for every key and stretch of time, or moment that may be late."""
     pane = Grid(spec.size, spec.every, spec.offset).pane if isinstance(spec, WindowSpec) else spec.gap
     offset = spec.offset if isinstance(spec, WindowSpec) else 0
     made: dict[str, list[Any]] = {}
@@ -37,8 +37,9 @@ def partial_batch(spec: Any, tasks: list[list[Event]]) -> pa.RecordBatch:
         for row in task:
             assert row.time is not None
             stretch = (row.time - offset) // pane if spec.unit == "event" else 0
-            groups.setdefault((row.key, stretch), []).append(row)
-        for (key, stretch), rows in groups.items():
+            alone = row.time if isinstance(spec, SessionSpec) and row.time < late - spec.gap else None
+            groups.setdefault((row.key, stretch, alone), []).append(row)
+        for (key, stretch, _), rows in groups.items():
             values = [row.values[0] for row in rows if row.values[0] is not None]
             times = [row.time for row in rows if row.time is not None]
             start = stretch * pane + offset if isinstance(spec, WindowSpec) else min(times)
@@ -66,7 +67,10 @@ def check(operator: KeyedOperator, spec: Any, data: st.DataObject) -> None:
         rows = [row for row in epoch.rows if row.time is not None]  # the intake drops the others
         cut = data.draw(st.integers(0, len(rows)))
         some = operator.decode(batch(operator, rows)) if rows else None
-        fewer = operator.decode(partial_batch(spec, [rows[:cut], rows[cut:]]), partial=True) if rows else None
+        fewer = None
+        if rows:
+            tasks = [rows[:cut], rows[cut:]]
+            fewer = operator.decode(partial_batch(spec, tasks, epoch.time.late), partial=True)
         whole.apply(number, some, time=epoch.time)
         ahead.apply(number, fewer, time=epoch.time)
         found, wanted = (sorted(map(repr, plain(state.outputs(number, "changelog")))) for state in (ahead, whole))

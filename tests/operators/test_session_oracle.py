@@ -44,13 +44,16 @@ class SessionModel:
         late = NEVER if self.spec.unit == "clock" else epoch.time.late
         upto = epoch.time.clock if self.spec.unit == "clock" else epoch.time.watermark
         fresh: dict[Any, list[tuple[int, int, Event]]] = {}
+        gone: list[tuple[int, Event]] = []
         for position, row in enumerate(epoch.rows):
             time = epoch.time.clock if self.spec.unit == "clock" else row.time
+            key = tuple(map(normal, row.key))
             if time is None:
                 put.counts["null time"] = put.counts.get("null time", 0) + 1
+            elif time + gap < late and not any(self.began(one) <= time for one in self.sessions.get(key, [])):
+                gone.append((position, row))
             else:
                 fresh.setdefault(tuple(map(normal, row.key)), []).append((position, time, row))
-        gone: list[tuple[int, Event]] = []
         for key, rows in fresh.items():
             # Grow clusters of (old sessions, new rows) until no two touch.
             clusters: list[tuple[list[Any], list[Any]]] = [([old], []) for old in self.sessions.get(key, [])]
@@ -66,11 +69,7 @@ class SessionModel:
                             merged = True
             kept = []
             for olds, news in clusters:
-                end = max(time for time, _ in self.flat((olds, news))) + gap
-                if end < late:
-                    assert not olds
-                    gone += [(position, row) for position, _, row in news]
-                    continue
+                assert max(time for time, _ in self.flat((olds, news))) + gap >= late
                 olds = sorted(olds, key=lambda old: min(time for time, _ in old))
                 session = [one for old in olds for one in old] + [(time, row) for _, time, row in sorted(news)[:]]
                 if news and self.spec.mode == "update":
@@ -87,6 +86,10 @@ class SessionModel:
                 put.new += map(self.result, over)
             self.sessions[key] = [one for one in sessions if one not in over]
         return put
+
+    @staticmethod
+    def began(session: list[tuple[int, Event]]) -> int:
+        return min(time for time, _ in session)
 
     @staticmethod
     def flat(cluster: tuple[list[Any], list[Any]]) -> list[tuple[int, Event]]:

@@ -40,7 +40,8 @@ def watermark(draw: Draw, on: str = "ts", **options: str) -> str | None:
         (lambda rows: rows.where("n > 0").select("*"), "40"),
         (lambda rows: rows.with_column("ts", "later").where("n > 0"), "41"),
         # Made behind the filter: from here on nobody knows what the dropped row's time would have been.
-        (lambda rows: rows.where("n > 0").with_column("ts", "later"), "06"),
+        (lambda rows: rows.where("n > 0").with_column("ts", "coalesce(later, ts)"), "06"),
+        (lambda rows: rows.where("n > 0").with_column("ts", "later"), "41"),  # another name for what was there
         (lambda rows: rows.transform(lambda frame: frame.where("n > 0")), "05"),
         (lambda rows: rows.transform(lambda frame: frame).where("n > 0"), "40"),
     ],

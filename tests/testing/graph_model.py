@@ -210,9 +210,15 @@ class Node:
     def reached(self) -> int | None:
         return self.mark
 
+    @property
+    def promised(self) -> int | None:
+        """Before which no row will come any more: of a pair the left row may be as old as the bound lets it be."""
+        reached = self.reached
+        return reached if reached is None or self.choice.kind != "join" else reached - self.choice.size
+
     def epoch(self) -> None:
         late, kind = self.mark, self.choice.kind
-        parts = [one.reached for one in self.reads]
+        parts = [one.promised for one in self.reads]
         if kind in FINAL and None not in parts:
             now = min(parts) - self.choice.lateness  # type: ignore[type-var,operator]
             self.mark = now if self.mark is None else max(now, self.mark)

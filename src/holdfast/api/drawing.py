@@ -25,7 +25,6 @@ from holdfast.plan.drafts import Draft
 from holdfast.plan.explain import as_svg, as_text
 from holdfast.plan.frames import Frame, Given, with_sign
 from holdfast.plan.graph import Node, Output, Sink, Source, Stage, leaves
-from holdfast.plan.stage import StagePlan
 from holdfast.state.slice import MAIN
 
 _NAME = re.compile(r"[\w.-]+")
@@ -111,10 +110,11 @@ class Drawing(ABC):
         complete: bool = False,
         windowed: bool = False,
     ) -> StageStream:
-        plans: dict[Stage, StagePlan] = {stage.node: stage.plan for stage in self._stages}
+        known: dict[Stage, PlannedStage] = {stage.node: stage for stage in self._stages}
         taken = Counter(item.place.level for stage in self._stages for item in stage.inputs)
-        node, plan, inputs = draft.finish(spec, plans, taken)
+        node, plan, inputs = draft.finish(spec, known, taken)
         planned = planned_stage(node, plan, inputs, label, tuple(draft.ports))
+        planned = replace(planned, bounds=draft.bounds(planned, known))
         self._stages.append(planned)
         output = Output(node, MAIN, updating)
         return StageStream(self, output, self._frame_of(output, planned), windowed=windowed, complete=complete)

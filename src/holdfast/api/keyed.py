@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from holdfast.api.drawing import Drawing
 
 How = Literal["inner", "left", "right", "full"]
+AHEAD = "1 day"
+"""So far may event time be ahead of the clock: more than any two time zones are apart."""
 
 
 class KeyedStream:
@@ -50,14 +52,14 @@ class KeyedStream:
         mode: Literal["append", "update"] = "append",
         early: str | None = None,
         late: Literal["count", "keep"] = "count",
-        ahead: str | None = None,
+        ahead: str | None = AHEAD,
     ) -> WindowedStream:
         """Cut the rows of every key into windows, by event time in column ``on``; without it by processing time.
 
         A window's result comes out when the watermark (the largest event time, minus ``lateness``) has passed its end;
         with ``mode="update"`` whenever it changed; with ``early`` also now and then before it closes. Rows that come
         after that are counted, and with ``late="keep"`` are the stream ``.late`` of the result. Rows that are further
-        ``ahead`` of the clock than that are dropped and counted: without it one wrong clock closes all windows.
+        ``ahead`` of the clock than that are dropped and counted: with None one wrong clock closes all windows.
         """
         one_of("late", late, "count", "keep")
         one_of("mode", mode, "append", "update")
@@ -71,7 +73,7 @@ class KeyedStream:
         on: str | tuple[str | Column, str | Column] | None = None,
         within: str | tuple[str, str] | None = None,
         lateness: str = "0 s",
-        ahead: str | None = None,
+        ahead: str | None = AHEAD,
         name: str | None = None,
     ) -> StageStream:
         """Pairs of rows with equal keys, and with event times (``on``) within a bound of each other.
@@ -112,7 +114,7 @@ class KeyedStream:
         error: float | None = None,
         expected: int | None = None,
         lateness: str = "0 s",
-        ahead: str | None = None,
+        ahead: str | None = AHEAD,
     ) -> StageStream:
         """The first row of every key; with ``within``, a key counts as new again when its first row's event time (in
         column ``on``) is further back than that.
@@ -154,7 +156,7 @@ class KeyedStream:
         late: Literal["give", "drop"] = "give",
         rows: Literal["dicts", "arrow"] = "dicts",
         errors: Literal["fail", "dead_letter"] = "fail",
-        ahead: str | None = None,
+        ahead: str | None = AHEAD,
     ) -> StageStream:
         """Run your own function or class on the rows of every key, with typed state and timers (``hf.states``).
 
@@ -180,7 +182,7 @@ class KeyedStream:
         return self._stream._job
 
     def _draft(
-        self, *others: KeyedStream, name: str | None = None, lateness: str = "0 s", ahead: str | None = None
+        self, *others: KeyedStream, name: str | None = None, lateness: str = "0 s", ahead: str | None = AHEAD
     ) -> drafts.Draft:
         rows = [(keyed._stream._node, keyed._stream._frame, keyed._keys) for keyed in (self, *others)]
         draft = self._job._draft(name or self._name, rows)

@@ -123,6 +123,8 @@ def start(job: Job, plan: JobPlan, options: Options) -> Run:
             collect=shell.collect,
             sizes=shell.size_of,
             observed=lambda: the_run()._observed(),
+            clock=shell.now,
+            watermark=lambda stage: the_run()._shell.time.watermarks.get(stage),
         )
         run = Run(job, plan, ledger, shell, fleet, desk, jobs, file, options.pace, options.autoscale)
         opened = [run]

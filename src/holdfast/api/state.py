@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
+from holdfast.api.keys import key_rows
 from holdfast.container.client import Unreachable
-from holdfast.errors import ContainerError, EpochGone, PlanError
+from holdfast.errors import ContainerError, EpochGone
 from holdfast.spark.scan import Scan
 
 if TYPE_CHECKING:
@@ -48,13 +48,13 @@ class State:
     def get(self, *key: Any) -> dict[str, Any] | None:
         """The row of one key, with ``_epoch``; None if there is no such key. Several key columns: several arguments.
 
+        Values are taken as they are, never cast: one that is not of its column's type is refused.
+
         While the key's container is being replaced a backup answers, as of its own epoch: ``_epoch`` and ``epoch`` say
         which.
         """
-        keys = self._plan.operator.keys
-        if len(key) != len(keys):
-            raise PlanError(f"The key has {len(keys)} columns ({', '.join(k.name for k in keys)}), not {len(key)}.")
-        wanted = self._key_rows(key)
+        zone = self._run.job.spark.conf.get("spark.sql.session.timeZone")
+        wanted = key_rows(self._stage, self._plan.operator.keys, key, zone or "UTC")
         number = wanted.column("_h")[0].as_py() % self._run._file.slices
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, wanted.schema) as out:
@@ -134,11 +134,3 @@ class State:
             yield
         finally:
             self._run._fleet.call_all("unpin", {"reader": reader})
-
-    def _key_rows(self, key: tuple[Any, ...]) -> pa.RecordBatch:
-        """The key as Spark has it, typed and hashed by Spark itself."""
-        columns = [F.lit(value).cast(column.type) for value, column in zip(key, self._plan.operator.keys, strict=True)]
-        row = self._run.job.spark.range(1).select(
-            F.xxhash64(*columns).alias("_h"), *[column.alias(f"k{at}") for at, column in enumerate(columns)]
-        )
-        return row.toArrow().combine_chunks().to_batches()[0]

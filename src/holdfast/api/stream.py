@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
 from holdfast.errors import PlanError
-from holdfast.plan.frames import DIFF, Constant, Given, asking_spark, with_column
+from holdfast.plan.frames import DIFF, Constant, Given, asking_spark, origins, with_column
 from holdfast.plan.graph import Node, Sink, Step, Union, outputs, union_of, updating
 
 if TYPE_CHECKING:
@@ -43,27 +43,19 @@ class Stream:
         return [name for name in self._frame.columns if name != DIFF]
 
     def select(self, *columns: str | Column) -> Stream:
-        kept = {column for column in columns if isinstance(column, str)}
-        kept = kept.union(self.columns) if "*" in kept else kept.intersection(self.columns)
         return self._step(
-            "select",
-            lambda frame, hidden: frame.select(*columns, *hidden),
-            filters=False,
-            before=lambda name: name if name in kept else None,
+            "select", lambda frame, hidden: frame.select(*columns, *hidden), filters=False, before=origins
         )
 
     def where(self, condition: str | Column) -> Stream:
-        return self._step("where", lambda frame, _: frame.where(condition), before=lambda name: name)
+        return self._step("where", lambda frame, _: frame.where(condition), before=lambda _: lambda name: name)
 
     filter = where
 
     def with_column(self, name: str, value: str | Column) -> Stream:
         """One more column, or another in place of one; text is SQL: ``with_column("cents", "price * 100")``."""
         return self._step(
-            "with_column",
-            lambda frame, _: with_column(frame, name, value),
-            filters=False,
-            before=lambda column: None if column.lower() == name.lower() else column,
+            "with_column", lambda frame, _: with_column(frame, name, value), filters=False, before=origins
         )
 
     def transform(self, function: Callable[[DataFrame], DataFrame]) -> Stream:
@@ -81,7 +73,8 @@ class Stream:
         hidden = (DIFF,) if DIFF in (*self._frame.columns, *other._frame.columns) else ()
         with asking_spark(self._frame, "union of these streams"):
             frame = union_of(self._frame, other._frame, hidden)
-        return Stream(self._job, Union(self._node, other._node), frame)
+        across = dict(zip(self.columns, other.columns, strict=True))
+        return Stream(self._job, Union(self._node, other._node, across), frame)
 
     def key_by(self, *keys: Given, name: str | None = None) -> KeyedStream:
         """Bring rows together by key, for one of the verbs that keep state. ``name`` is the stage's: with one, it may
@@ -165,12 +158,13 @@ class Stream:
         run: Callable[[Any, tuple[str, ...]], Any],
         *,
         filters: bool = True,
-        before: Callable[[str], str | None] = lambda _: None,
+        before: Callable[[Any], Callable[[str], str | None]] = lambda _: lambda _: None,
     ) -> Stream:
+        """``before`` of the frame that the step makes tells which column of this one each of its columns is."""
         hidden = (DIFF,) if DIFF in self._frame.columns else ()
         with asking_spark(self._frame, f"'{label}' step"):
             frame = run(self._frame, hidden)
         if not outputs(self._node) and not frame.isStreaming:
             raise PlanError(f"The step '{label}' returned a DataFrame that is not a stream any more.")
-        step = Step(self._node, label, run, filters, before)
+        step = Step(self._node, label, run, filters, before(frame))
         return Stream(self._job, step, frame, windowed=self._windowed, complete=self._complete)

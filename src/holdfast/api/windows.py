@@ -53,7 +53,7 @@ def sliding(
 
 
 def session(gap: str) -> Window:
-    """Rows of a key that follow one another within less than ``gap``."""
+    """Rows of a key of which each comes no more than ``gap`` after the one before."""
     return Window("session", span(gap), span(gap))
 
 

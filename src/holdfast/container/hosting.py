@@ -52,6 +52,8 @@ class HostedJob:
         self.store = ledger.section
         self.stages = {plan.name: HostedStage(plan, plan.build()) for plan in plans}
         self.levels = max(plan.level for plan in plans)
+        self._opened = {name for plan in plans for name in plan.time.opened}
+        """Stages whose oldest session holds back the watermark of another."""
         self.committed = 0
         self.staging = staging
         self.log = LogReader(ledger, staging, slices)
@@ -132,6 +134,8 @@ class HostedJob:
                 "counts": {number: counts for number, counts in counted.items() if counts},
                 "due": min((state.due for state in states if state.due is not None), default=None),
             }
+            if stage.plan.name in self._opened:
+                sizes[stage.plan.name]["oldest"] = {number: stage.held(number).state.oldest for number in slices}
         if prepare.level == self.levels:
             self.staging.drop_through(epoch)
             self.loads.end_epoch(advanced)

@@ -199,6 +199,9 @@ class AggregateOperator:
             )
         work.bury(concerned[counts == 0])
 
+    def oldest(self, tables: Sequence[Table]) -> int | None:
+        return None
+
     def due(self, tables: Sequence[Table]) -> int | None:
         return None
 

@@ -84,6 +84,9 @@ class KeyedOperator:
     def due(self, tables: Sequence[Table]) -> int | None:
         return None
 
+    def oldest(self, tables: Sequence[Table]) -> int | None:
+        return None
+
     def find(self, table: Table, keys: KeyRows) -> Ints:
         return table.find(keys)
 

@@ -5,8 +5,10 @@ sessions that come of it in the place of the old ones. A row that bridges sessio
 accumulators are combined in the order in which they began, and the epoch's rows fold in after that, in their own order.
 ``first`` and ``last`` go by this order.
 
-A row is late if the session it ends up in, with everything that the epoch knows, would have closed before the epoch:
-so it does not depend on the order of an epoch's rows which of them are late.
+A row is late if a session of it alone would have closed before the epoch, as in Spark, unless an open session of its
+key began by then: what falls into a session that is there, however long it is, belongs to it. So whether a row is late
+depends on nothing else that comes in its epoch, and no session begins before all that are open, or more than a gap
+before the watermark: whoever takes the start of sessions as time can rely on that (``plan.bounds``).
 """
 
 from __future__ import annotations
@@ -119,6 +121,11 @@ class SessionOperator(KeyedOperator):
         lasts = sessions.columns[LAST][: sessions.rows][sessions.columns[COUNT][: sessions.rows] > 0]
         return int(lasts.min()) + self._reach if len(lasts) else None
 
+    def oldest(self, tables: Sequence[Table]) -> int | None:
+        sessions = tables[SESSIONS]
+        firsts = sessions.columns[FIRST][: sessions.rows][sessions.columns[COUNT][: sessions.rows] > 0]
+        return int(firsts.min()) if len(firsts) else None
+
     def find(self, table: Table, keys: KeyRows) -> Ints:
         return self.find_extended(table, keys, 1)
 
@@ -147,21 +154,17 @@ class SessionOperator(KeyedOperator):
     def _add(self, work: Work, rows: Rows, times: Ints, late: int) -> None:
         owners = work.place(rows.keys, OWNERS)
         old = self._open(work, _distinct(owners, work.tables[OWNERS].rows))
-        groups = self._joined(work, old, owners, times, self._input.lasts(rows, times))
-        is_late = groups.last + self._reach <= late
-        if is_late.any():
-            # Late groups end before every open session, so theirs are the lowest numbers of a key.
-            before = np.zeros(work.tables[OWNERS].rows, np.int64)
-            np.add.at(before, groups.owner[is_late], 1)
-            groups.number[:] -= before[groups.owner]
-            late_rows = is_late[groups.of_row]
-            kept, _ = self._input.without_late(work, self, rows, times, late_rows)
+        alone = self._input.lasts(rows, times) + self._reach <= late
+        if alone.any():
+            begins = np.full(work.tables[OWNERS].rows, np.iinfo(np.int64).max)
+            begins[old.owners[old.numbers == 0]] = old.first[old.numbers == 0]
+            is_late = alone & (times < begins[owners])
+            kept, times = self._input.without_late(work, self, rows, times, is_late)
             if kept is None:
                 return
-            rows, of_row = kept, groups.of_row[~late_rows]
-        else:
-            of_row = groups.of_row
-        self._replace(work, rows, of_row, old, groups, is_late)
+            rows, owners = kept, owners[~is_late]
+        groups = self._joined(work, old, owners, times, self._input.lasts(rows, times))
+        self._replace(work, rows, old, groups)
 
     def _open(self, work: Work, keys: Ints) -> _Old:
         """The open sessions of those keys, key by key in the order of time."""
@@ -184,30 +187,30 @@ class SessionOperator(KeyedOperator):
         known = len(old.slots)
         return _Groups(owner[:count], begins[:count], ends[:count], number[:count], group[:known], group[known:])
 
-    def _replace(self, work: Work, rows: Rows, of_row: Ints, old: _Old, groups: _Groups, is_late: Array) -> None:
+    def _replace(self, work: Work, rows: Rows, old: _Old, groups: _Groups) -> None:
         """Old sessions by the groups that they and the rows make."""
         sessions, owners = work.tables[SESSIONS], work.tables[OWNERS]
-        columns, arenas = self._combined(sessions, rows, of_row, old, groups)
+        columns, arenas = self._combined(sessions, rows, old, groups)
         grew = np.zeros(len(groups.owner), bool)
-        grew[of_row] = True
+        grew[groups.of_row] = True
         if self.spec.mode == "update":
             work.take_back(self.finish, old.slots[grew[groups.of_old]], SESSIONS)
         # A session that nothing happened to stays where it is, unless those before it have become more or less.
         moved = np.zeros(len(groups.owner), bool)
         moved[groups.of_old] = old.numbers != groups.number[groups.of_old]
-        write = np.flatnonzero((grew | moved) & ~is_late)
+        write = np.flatnonzero(grew | moved)
         of = groups.owner[write]
         slots = work.place(owners.keys(of).extended(owners.columns[LOWEST][of] + groups.number[write]), SESSIONS)
         copy_rows([column[write] for column in columns], arenas, sessions.columns, sessions.arenas, slots)
         count = np.zeros(owners.rows, np.int64)
-        np.add.at(count, groups.owner[~is_late], 1)
+        np.add.at(count, groups.owner, 1)
         work.bury(old.slots[old.numbers >= count[old.owners]], SESSIONS)
         owners.columns[OPEN][groups.owner] = count[groups.owner]
         if self.spec.mode == "update":
             self._emit(work, slots[grew[write]])
 
     def _combined(
-        self, sessions: Table, rows: Rows, of_row: Ints, old: _Old, groups: _Groups
+        self, sessions: Table, rows: Rows, old: _Old, groups: _Groups
     ) -> tuple[list[Array], list[Arena | None]]:
         columns, arenas = fresh(self.layouts[SESSIONS].columns, len(groups.owner))
         columns[FIRST][:], columns[LAST][:] = groups.first, groups.last
@@ -216,8 +219,8 @@ class SessionOperator(KeyedOperator):
         others = [column[slots] for column in sessions.columns]
         fold.count(columns[COUNT], into, NO_BYTES, others[COUNT])
         self._aggregates.combine(columns, arenas, into, others, sessions.arenas)
-        fold.count(columns[COUNT], of_row, NO_BYTES, rows.sign)
-        self._aggregates.fold(columns, arenas, of_row, rows)
+        fold.count(columns[COUNT], groups.of_row, NO_BYTES, rows.sign)
+        self._aggregates.fold(columns, arenas, groups.of_row, rows)
         return columns, arenas
 
     # -- sessions that end

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -24,6 +24,7 @@ from holdfast.operators.build import kind_of
 from holdfast.operators.distinct import DistinctSpec
 from holdfast.operators.spec import Column as PlainColumn
 from holdfast.operators.spec import StageSpec
+from holdfast.plan.bounds import Columns
 from holdfast.plan.data import to_plain
 from holdfast.plan.ddl import struct_of
 from holdfast.plan.frames import Expression, Found, Frame, Given, S
@@ -60,6 +61,8 @@ class StageInput:
     observed: tuple[tuple[Source | Output, str], ...] = ()
     ahead: int | None = None
     time_column: str | None = None
+    time_name: str = ""
+    """What to call the event time before people, however it is made."""
 
     @property
     def watches(self) -> bool:
@@ -94,12 +97,9 @@ class StageInput:
             mine = {at: name for at, (leaf, name) in enumerate(self.observed) if leaf in below}
             return Step(node, "look", lambda frame, _: look(frame, column, mine), filters=False)
 
-        def columns(node: Node) -> list[str]:
-            return [name for name in evaluate(node, frames, self.hidden).columns if name not in self.hidden]
-
         if self.time_column is None:
             raise Impossible("asked before: watches")
-        return evaluate(watched(self.node, self.time_column, columns, see), frames, self.hidden)
+        return evaluate(watched(self.node, self.time_column, see), frames, self.hidden)
 
     def rows(self, frames: Mapping[Node, DataFrame]) -> DataFrame:
         """The intake's columns, from the frames of the leaves."""
@@ -134,6 +134,13 @@ class PlannedStage:
     outputs: Mapping[str, StructType]
     state: StructType
     label: str
+    bounds: Mapping[str, Columns] = field(default_factory=dict)
+    """Of each output the columns that may be taken as time."""
+
+    @property
+    def timed(self) -> bool:
+        """Whether it has a watermark that its readers go by."""
+        return bool(self.plan.time.observed or self.plan.time.follows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,6 +169,14 @@ class Plan:
         """The inputs whose rows are taken in at that level, in the order of their numbers."""
         found = [item for stage in self.planned for item in stage.inputs if item.place.level == level]
         return sorted(found, key=lambda item: item.place.number)
+
+    @property
+    def time_columns(self) -> dict[str, str]:
+        """What the event time of each stage that has one is called."""
+        found: dict[str, list[str]] = {}
+        for item in (item for stage in self.planned for item in stage.inputs if item.time is not None):
+            found.setdefault(item.plan.name, []).append(item.time_name)
+        return {stage: "' or '".join(dict.fromkeys(names)) for stage, names in found.items()}
 
     @property
     def stateless_sinks(self) -> list[Sink]:
@@ -315,7 +330,7 @@ def planned_stage(
     """Build the operator once, so that it raises what it cannot do now and not in the first epoch."""
     operator = plan.build()
     produced = {port: struct_of(operator.output_types(port)) for port in ports}
-    for names in ([field.name for field in schema.fields] for schema in produced.values()):
+    for names in ([one.name for one in schema.fields] for schema in produced.values()):
         refuse_doubles(names, plan.name)
     return PlannedStage(node, plan, inputs, produced, struct_of(operator.state_types()), label)
 

@@ -8,8 +8,9 @@ little more (``Steps``), which a DataFrame has as it is. What Spark makes of an 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol, Self, TypeVar
 
 from pyspark.errors import AnalysisException, ParseException
@@ -66,6 +67,9 @@ class Frame(Protocol):
     def hashed(self, value: Expression) -> Expression:
         """Spark's xxhash64 of it, null where it is."""
 
+    def plain(self, given: Given) -> str | None:
+        """The name of the column, if it is one of the frame's as it is."""
+
 
 class Steps(Protocol):
     """Rows as stateless steps see them, and as they are carried between steps."""
@@ -99,6 +103,42 @@ class SparkFrame:
 
     def hashed(self, value: Expression) -> Expression:
         return F.when(value.isNotNull(), F.xxhash64(value))
+
+    def plain(self, given: Given) -> str | None:
+        if isinstance(given, str):
+            return given if given in self.columns else None
+        if not isinstance(given, Column):
+            return None
+        made = self.frame.select(given)
+        return origins(made)(made.columns[0])
+
+
+def origins(frame: Any) -> Callable[[str], str | None]:
+    """Of the columns that a ``select`` or ``with_column`` has made: which one of those before each is, unchanged if
+    perhaps under another name; None: it is computed. Spark is asked when somebody wants to know."""
+
+    @cache
+    def found() -> Mapping[str, str]:
+        return _origins(frame) if isinstance(frame, DataFrame) else frame.origins
+
+    return lambda name: found().get(name)
+
+
+def _origins(frame: DataFrame) -> dict[str, str]:
+    project = frame._jdf.queryExecution().analyzed()
+    if project.nodeName() != "Project":
+        return {}
+    before = {one.exprId().id(): one.name() for one in _each(project.child().output())}
+    made = {}
+    for one in _each(project.projectList()):
+        value = one.child() if one.nodeName() == "Alias" else one
+        if value.nodeName() == "AttributeReference" and value.exprId().id() in before:
+            made[one.name()] = before[value.exprId().id()]
+    return made
+
+
+def _each(sequence: Any) -> list[Any]:
+    return [sequence.apply(at) for at in range(sequence.size())]
 
 
 def with_column(frame: Any, name: str, value: str | Column) -> Any:

@@ -42,8 +42,11 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Union:
+    """Rows of both. It goes by position: ``across`` has the name on the right of every column of the left."""
+
     left: Node
     right: Node
+    across: Mapping[str, str]
 
 
 @dataclass(frozen=True, eq=False)

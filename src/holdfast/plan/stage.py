@@ -26,12 +26,20 @@ class InputPlan:
 class TimePlan:
     """A stage's watermark: the least of the event times it observes and of the watermarks it follows, minus lateness.
 
-    ``observed`` names largest event times as the intake finds them, ``follows`` the stages below.
+    ``observed`` names largest event times as the intake finds them, ``follows`` the stages below. Of each of those
+    ``holds`` says how far behind its watermark the rows still to come may be in the column that is time here; for those
+    in ``opened`` it is the oldest open session too.
     """
 
     observed: tuple[str, ...] = ()
     follows: tuple[str, ...] = ()
     lateness: int = 0  # µs
+    holds: tuple[int, ...] = ()  # µs, in the order of follows; none: nothing is held back
+    opened: tuple[str, ...] = ()
+
+    @property
+    def held(self) -> dict[str, int]:
+        return dict(zip(self.follows, self.holds or (0,) * len(self.follows), strict=True))
 
 
 @dataclass(frozen=True)

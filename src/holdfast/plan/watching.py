@@ -28,11 +28,8 @@ def filtered(node: Node) -> bool:
             return filtered(node.left) or filtered(node.right)
 
 
-def watched(node: Node, column: str, columns: Callable[[Node], list[str]], see: See, *, drops: bool = False) -> Node:
-    """``node`` with looks at ``column`` wherever filters come later (``drops``: some come after ``node``).
-
-    ``columns`` tells those of a node: a union goes by position, so the column may have another name on its right.
-    """
+def watched(node: Node, column: str, see: See, *, drops: bool = False) -> Node:
+    """``node`` with looks at ``column`` wherever filters come later (``drops``: some come after ``node``)."""
     match node:
         case Source() | Output():
             return see(node, column) if drops else node
@@ -40,10 +37,7 @@ def watched(node: Node, column: str, columns: Callable[[Node], list[str]], see: 
             before = node.before(column)
             if before is None:
                 return see(node, column) if drops else node
-            return replace(node, parent=watched(node.parent, before, columns, see, drops=drops or node.filters))
+            return replace(node, parent=watched(node.parent, before, see, drops=drops or node.filters))
         case Union():
-            right = columns(node.right)[columns(node.left).index(column)]
-            return Union(
-                watched(node.left, column, columns, see, drops=drops),
-                watched(node.right, right, columns, see, drops=drops),
-            )
+            left = watched(node.left, column, see, drops=drops)
+            return replace(node, left=left, right=watched(node.right, node.across[column], see, drops=drops))

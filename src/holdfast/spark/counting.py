@@ -1,7 +1,8 @@
 """Rows that were late, dropped and the like, stage by stage, since the run began.
 
 Whoever applies a slice of an epoch, however often, counts the same; so a slice counts once an epoch, when that is
-committed. The destination of a move may answer after that, which must not count in the epoch that follows.
+committed. The destination of a move may answer after that, which must not count in the epoch that follows. An intake
+that is run again counts anew.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 
+CAME = "came"
+"""Rows that have an event time, or should: not among what befell them."""
 Rows = Mapping[str, int]
 """By reason."""
 
@@ -18,21 +21,33 @@ class Counts:
     def __init__(self) -> None:
         self.total: dict[str, Counter[str]] = {}
         self._applied: dict[tuple[int, str, str], Rows] = {}
+        self._taken: dict[tuple[int, int], Mapping[str, Rows]] = {}
         self._lock = threading.Lock()
 
-    def dropped(self, stage: str, rows: Rows) -> None:
-        """At intake."""
+    def taken(self, epoch: int, level: int, stages: Mapping[str, Rows]) -> None:
+        """At intake: how many rows came with an event time, or should have, and how many of them were dropped."""
         with self._lock:
-            self.total.setdefault(stage, Counter()).update(rows)
+            self._taken[epoch, level] = stages
 
     def applied(self, epoch: int, stage: str, slices: Mapping[str, Rows]) -> None:
         with self._lock:
             for slice_, rows in slices.items():
                 self._applied[epoch, stage, slice_] = rows
 
-    def committed(self, epoch: int) -> None:
+    def committed(self, epoch: int) -> dict[str, Counter[str]]:
+        """What was counted in the epoch, stage by stage."""
+        found: dict[str, Counter[str]] = {}
         with self._lock:
             for (of, stage, _), rows in self._applied.items():
                 if of == epoch:
-                    self.total.setdefault(stage, Counter()).update(rows)
+                    found.setdefault(stage, Counter()).update(rows)
+            for (of, _), stages in self._taken.items():
+                for stage, rows in stages.items() if of == epoch else ():
+                    found.setdefault(stage, Counter()).update(rows)
+            for stage, counted in found.items():
+                shown = {why: rows for why, rows in counted.items() if why != CAME}
+                if shown:
+                    self.total.setdefault(stage, Counter()).update(shown)
             self._applied = {key: rows for key, rows in self._applied.items() if key[0] > epoch}
+            self._taken = {key: stages for key, stages in self._taken.items() if key[0] > epoch}
+        return found

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,7 @@ from holdfast.log.store import Store
 from holdfast.operators.timed import TO
 from holdfast.plan.compile import JobPlan, StageInput
 from holdfast.plan.graph import DIFF, Output, Sink
+from holdfast.spark.counting import CAME
 from holdfast.spark.frames import frame_of
 from holdfast.spark.intake import TAG_SCHEMA, EventTime, Intake, Push
 from holdfast.spark.partials import Preaggregation, aggregable, aggregated, cut_of
@@ -53,6 +55,7 @@ class Tag:
     inline: bytes | None
     times: dict[str, int] = field(default_factory=dict)  # largest event times, by the names that the plan gave them
     dropped: dict[str, dict[str, int]] = field(default_factory=dict)  # stage → why → rows
+    came: dict[str, int] = field(default_factory=dict)  # stage → rows that should have had an event time
 
 
 @dataclass
@@ -74,6 +77,8 @@ class EpochJobs:
     collect: Callable[[str, int, str, str], list[pa.Table] | None]  # (stage, epoch, mode, port) -> a small output
     sizes: Callable[[str, str], int]  # (stage, mode) -> about how many rows an output has
     observed: Callable[[], dict[str, int]]  # largest event times of the batch, also of rows that filters have dropped
+    clock: Callable[[], int]  # the epoch clock as it would be now, µs
+    watermark: Callable[[str], int | None]  # of a stage, before the epoch in flight
     seconds: dict[str, float] = field(default_factory=dict)
     ticking: SparkSession | None = None
 
@@ -86,20 +91,23 @@ class EpochJobs:
         session.conf.set("spark.sql.adaptive.enabled", "false")
         session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(ARROW_BATCH_ROWS))
         inputs = self.plan.intake(level)
+        now = self.clock()
         partial: tuple[int, ...] = ()
         few = False
         if level == 1:
             batch = some(batch, "a source's rows come with a batch")
             rows, tagging = self.plan.stage_rows(batch)
             if self.preaggregation.on and len(inputs) == 1 and aggregable(inputs[0], rows):
-                rows, partial = aggregated(inputs[0], rows), (0,)
+                item = inputs[0]
+                rows = aggregated(item, rows, self.watermark(item.plan.name), _latest(item, now))
+                partial = (0,)
         else:
             few = all(self._is_small(output, mode) for output, mode in self.plan.higher_inputs(level))
             rows, tagging = self.plan.higher_rows(
                 level, lambda output, mode: self._outputs(session, output, fence.epoch, mode)
             )
         keys = tuple(len(item.plan.operator.keys) if item.hashed_at_intake else 0 for item in inputs)
-        times = tuple(_times(item, partial=number in partial) for number, item in enumerate(inputs))
+        times = tuple(_times(item, now, partial=number in partial) for number, item in enumerate(inputs))
         cuts = tuple(cut_of(item) for item in inputs)
         partial += tuple(number for number, cut in enumerate(cuts) if cut is not None and cut.window is not None)
         task = Intake(self.store, fence, level, self.slices, keys, tagging, partial, times, cuts, push=self._push())
@@ -183,18 +191,32 @@ class EpochJobs:
         return Push(self.token, self.job, self.incarnation, self.push_groups())
 
 
+def counted(tags: Iterable[Tag]) -> dict[str, Counter[str]]:
+    """What an intake counted, stage by stage: rows that came with an event time or should have, and those dropped."""
+    found: dict[str, Counter[str]] = {}
+    for tag in tags:
+        for stage, dropped in tag.dropped.items():
+            found.setdefault(stage, Counter()).update(dropped)
+        for stage, came in tag.came.items():
+            found.setdefault(stage, Counter()).update({CAME: came})
+    return found
+
+
 def _width(schema: StructType) -> int:
     """About how many bytes a row has."""
     return sum(_WIDE_TYPES.get(field.dataType.typeName(), 8) for field in schema.fields)
 
 
-def _times(item: StageInput, *, partial: bool) -> EventTime | None:
+def _times(item: StageInput, now: int, *, partial: bool) -> EventTime | None:
     if item.time is None:
         return None
-    now = time.time_ns() // 1000
-    latest = None if item.ahead is None else now + item.ahead
     column = TO if partial else item.time
-    return EventTime(item.plan.name, column, tuple(name for _, name in item.observed), latest)
+    return EventTime(item.plan.name, column, tuple(name for _, name in item.observed), _latest(item, now))
+
+
+def _latest(item: StageInput, now: int) -> int | None:
+    """The largest event time that can be right, µs."""
+    return None if item.ahead is None else now + item.ahead
 
 
 def _tag(found: dict[str, Any], rows: bytes | None) -> Tag:
@@ -210,4 +232,5 @@ def _tag(found: dict[str, Any], rows: bytes | None) -> Tag:
         inline=None if rows is None else bytes(rows),
         times=found["times"],
         dropped=found["dropped"],
+        came=found["came"],
     )

@@ -114,6 +114,7 @@ class IntakeTask:
         self._spilled = False
         self._times: dict[str, int] = {}
         self._dropped: dict[str, dict[str, int]] = {}
+        self._came: dict[str, int] = {}  # rows that should have had an event time, by stage
 
     def run(self, batches: Iterator[tuple[int, pa.RecordBatch]]) -> tuple[dict[str, Any] | None, bytes | None]:
         """The task's tag and, if they are few, its rows; each batch is of one input. None if it had no rows."""
@@ -141,6 +142,7 @@ class IntakeTask:
             "partial": list(intake.partial),
             "times": self._times,
             "dropped": self._dropped,
+            "came": self._came,
         }
         return tag, rows
 
@@ -172,6 +174,7 @@ class IntakeTask:
     def _timed(self, rows: pa.RecordBatch, time: EventTime) -> pa.RecordBatch:
         """Note the largest event times; rows whose time cannot be right stay out."""
         times = rows.column(time.column).cast(pa.int64())
+        self._came[time.stage] = self._came.get(time.stage, 0) + _many(rows)
         if times.null_count:
             rows = self._without(rows, pc.is_null(times), time, "null time")
             times = rows.column(time.column).cast(pa.int64())

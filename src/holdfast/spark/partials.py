@@ -4,8 +4,9 @@ A running aggregate goes by its keys alone. A window also needs to know its rows
 of one key and pane share every decision that a window takes (late, closed, which windows), and rows of one key and one
 stretch of event time no longer than the gap are in one session whatever else comes. So those are grouped as well, and
 one row stands for all of a group: where it begins (``_from``), the largest time (``_to``), how many there were
-(``_n``). What depends on a row by itself is refused: late rows that are wanted back, times too far ahead, ``first`` and
-``last``, rows that can be taken back.
+(``_n``). Rows that may be late for a session are grouped by their very time, those too far ahead of the clock apart
+from all others. What depends on a row by itself is refused: late rows that are wanted back, ``first`` and ``last``,
+rows that can be taken back.
 """
 
 from __future__ import annotations
@@ -76,14 +77,17 @@ def aggregable(item: StageInput, rows: DataFrame) -> bool:
     return can_preaggregate(rows.schema, _keys(item), _partials(item), ansi=spec.ansi)
 
 
-def aggregated(item: StageInput, rows: DataFrame) -> DataFrame:
-    """One row per task and group, for an input that is ``aggregable``."""
+def aggregated(item: StageInput, rows: DataFrame, late: int | None = None, latest: int | None = None) -> DataFrame:
+    """One row per task and group, for an input that is ``aggregable``.
+
+    ``late`` is the stage's watermark before the epoch, ``latest`` the largest event time that can be right (µs).
+    """
     spec, keys, partials = item.plan.operator, _keys(item), _partials(item)
     time = None if isinstance(spec, StageSpec) else item.time
     groups = list(keys)
     if time is not None:
         groups.append(_STRETCH)
-        rows = rows.withColumn(_STRETCH, _stretch(item, F.col(time)))
+        rows = rows.withColumn(_STRETCH, _stretch(item, F.col(time), late, latest))
         partials += [PartialColumnSpec("min", time), PartialColumnSpec("max", time)]
     grouped = partial_aggregate(rows, groups, partials)
     grouped = some(grouped, "asked before: aggregable")
@@ -111,7 +115,7 @@ def _ordered(order: tuple[tuple[int, bool], ...]) -> tuple[tuple[str, bool], ...
     return tuple((f"v{number}", descending) for number, descending in order)
 
 
-def _stretch(item: StageInput, time: Column) -> Column:
+def _stretch(item: StageInput, time: Column, late: int | None, latest: int | None) -> Column:
     """The start of a row's pane; of a stretch of time that no session ends and begins again in."""
     spec = item.plan.operator
     if isinstance(spec, WindowSpec):
@@ -121,14 +125,19 @@ def _stretch(item: StageInput, time: Column) -> Column:
             raise Impossible("only windows and sessions go by time")
         length, offset = spec.gap, 0
     micros = F.unix_micros(time)
-    return F.timestamp_micros(micros - F.pmod(micros - F.lit(offset), F.lit(length)))
+    start = micros - F.pmod(micros - F.lit(offset), F.lit(length))
+    if isinstance(spec, SessionSpec) and late is not None:
+        start = F.when(micros < late - spec.gap, micros).otherwise(start)
+    if latest is not None:
+        start = F.when(micros > latest, latest + 1).otherwise(start)
+    return F.timestamp_micros(start)
 
 
 def _plain_time(item: StageInput, time: str | None, rows: DataFrame) -> bool:
     """Whether nothing about the event time is said of single rows, and it is in a type that micros can be taken of."""
     if time is None:
         return True
-    return item.ahead is None and len(item.observed) <= 1 and simple_type(rows.schema[time].dataType) == "timestamp"
+    return len(item.observed) <= 1 and simple_type(rows.schema[time].dataType) == "timestamp"
 
 
 def _keys(item: StageInput) -> list[str]:

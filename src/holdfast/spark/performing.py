@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast import faults
 from holdfast.errors import FunctionError, StoreError
-from holdfast.invariants import Impossible, some
+from holdfast.invariants import Impossible, invariant, some
 from holdfast.log.janitor import Janitor
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import Pack, pack_name
@@ -21,6 +21,7 @@ from holdfast.log.records import Carried, Commit, Fence, Manifest, Prepare, Segm
 from holdfast.log.records import Routing as RoutingFile
 from holdfast.master import events as ev
 from holdfast.master import instructions as do
+from holdfast.master.clock import EpochClock
 from holdfast.master.readies import PATIENCE_SECONDS
 from holdfast.spark.epoch import Tag
 from holdfast.spark.fleet import Fleet
@@ -44,11 +45,14 @@ class Performer:
         self.sinks: tuple[str, ...] = ()
         self.counters: dict[str, int] = {}
         self.time = Timekeeper(())
+        self.clock = EpochClock()
         self.bandwidth: float | None = None
         """Bytes a second that each container may send as copies; None: as fast as it can."""
         self._fleet = fleet
         self._history = history
         self._prepares: dict[int, Prepare] = {}  # of the epoch in flight, by level
+        self._oldest: dict[str, dict[int, tuple[int, int | None]]] = {}  # stage → slice → epoch, oldest open session
+        self.slices = 0
         self.has_functions = False
         self._sinks_begun = 0  # the newest epoch of which a sink may have something
 
@@ -65,10 +69,16 @@ class Performer:
         refs = tuple(_ref(tag, attachments) for tag in instruction.tags if _tag_of(tag).rows)
         level = instruction.level
         if level == 1:
-            clock = max(self.time.clock, time.time_ns() // 1_000_000)
+            steady = _steady()
+            reading = self.clock.read(time.time_ns() // 1_000_000, steady)
+            clock = reading.clock
+            if reading.warning is not None:
+                self._history.note("warning", reading.warning)
         else:  # an epoch has one clock
             clock = self.prepare_of(instruction.fence.epoch, 1).clock
-        times, before, after = self.time.advance(level, (_tag_of(tag).times for tag in instruction.tags))
+        epoch = instruction.fence.epoch
+        seen = (_tag_of(tag).times for tag in instruction.tags)
+        times, before, after = self.time.advance(level, seen, lambda stage: self._began(stage, epoch))
         batch = instruction.batch
         carried: Carried | None = None
         if level == 1:
@@ -96,9 +106,22 @@ class Performer:
             stored = self.ledger.put_prepare(ours)
         self._prepares[stored.level] = stored
         self.time.take(stored)
+        if level == 1:
+            self.clock.take(stored.clock, steady)
         faults.place("driver", "after-prepare", stored.fence.epoch)
         of = ev.Batch(stored.query_id, stored.batch_id, stored.offsets, stored.tick)
         return ev.PrepareStored(instruction.id, ev.Prepared(stored.level, stored.fence, of))
+
+    def _began(self, stage: str, epoch: int) -> int | None:
+        """Since when the oldest session of a stage below is open. All slices have applied their level of the epoch by
+        now, and each has said so with its answer, whoever owned it: what it says depends on its rows alone."""
+        found = [began for of, began in self._oldest[stage].values() if of == epoch]
+        invariant(len(found) == self.slices, f"{len(found)} of {self.slices} slices of '{stage}' told their oldest")
+        return min((began for began in found if began is not None), default=None)
+
+    def now(self) -> int:
+        """What the clock of an epoch would be, µs."""
+        return 1000 * self.clock.at(time.time_ns() // 1_000_000, _steady())
 
     def prepare_of(self, epoch: int, level: int) -> Prepare:
         known = self._prepares.get(level)
@@ -147,6 +170,12 @@ class Performer:
         }
         answer, _ = self._fleet().call(instruction.container, "apply", header, prepare.to_bytes())
         faults.place("driver", "mid-apply", instruction.fence.epoch)
+        for stage, figures in answer["stages"].items():
+            known = self._oldest.setdefault(stage, {})
+            for number, oldest in figures.get("oldest", {}).items():
+                # The destination of a move may answer when the next epoch has begun.
+                told = (instruction.fence.epoch, oldest)
+                known[int(number)] = max(known.get(int(number), told), told, key=lambda one: one[0])
         digests = tuple((int(number), digest) for number, digest in answer.get("digests", {}).items())
         return ev.Applied(instruction.id, digests), answer["stages"]
 
@@ -332,6 +361,12 @@ class Performer:
     def _tell(self, instruction: do.ToContainer, action: str, **header: Any) -> dict[str, Any]:
         header["slices"] = sorted(instruction.slices)
         return self._fleet().call(instruction.container, action, header)[0]
+
+
+def _steady() -> int:
+    """Milliseconds that have really passed since some moment, those included in which the machine slept."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return (time.monotonic_ns() if clock is None else time.clock_gettime_ns(clock)) // 1_000_000
 
 
 def _tag_of(tag: object) -> Tag:

@@ -48,13 +48,14 @@ from holdfast.plan.graph import Sink
 from holdfast.plan.growth import unbounded
 from holdfast.plan.quiet import quiet
 from holdfast.spark.counting import Counts
-from holdfast.spark.epoch import EpochJobs
+from holdfast.spark.epoch import EpochJobs, counted
 from holdfast.spark.fleet import Fleet, group_by_owner
 from holdfast.spark.history import EpochFigures, History
 from holdfast.spark.launcher import new_name
 from holdfast.spark.leaving import leaving, until_exit
 from holdfast.spark.notes import SparkNotes
 from holdfast.spark.performing import Performer
+from holdfast.spark.rowtimes import RowTimes
 from holdfast.spark.scan import Groups
 from holdfast.spark.story import bug
 from holdfast.spark.timekeeping import Timekeeper
@@ -105,6 +106,7 @@ class Shell:
         self._jobs: EpochJobs | None = None
         self._sizes: dict[str, dict[str, Mapping[str, Any]]] = {}  # container → stage → changed, rows, counts
         self._counting = Counts()
+        self._row_times = RowTimes({})
         self.counts = self._counting.total
         self._changed = threading.Condition()
         self._queue: queue.Queue[ev.Event | threading.Event | None] = queue.Queue()
@@ -138,7 +140,9 @@ class Shell:
         self._jobs = jobs
         performer = self._performer
         performer.sinks, performer.counters, performer.time = tuple(self._sinks), dict(counters), time
-        performer.bandwidth = bandwidth
+        performer.bandwidth, performer.slices = bandwidth, jobs.slices
+        performer.clock.take(time.clock, None)
+        self._row_times = RowTimes(jobs.plan.time_columns)
         performer.has_functions = any(isinstance(stage.operator, ProcessSpec) for stage in jobs.plan.stages)
         self.tell(started)
         self._clock.start()
@@ -202,7 +206,7 @@ class Shell:
     def _keep_ticking(self) -> None:
         """Run an epoch without rows when a timer or the end of a window in processing time asks for one."""
         while not self._closing.wait(TICK_SECONDS):
-            if self.due is None or time.time_ns() // 1000 < self.due or not self._gate.acquire(blocking=False):
+            if self.due is None or self.now() < self.due or not self._gate.acquire(blocking=False):
                 continue  # not yet; or an epoch is running, which will do as well
             try:
                 with self._changed:
@@ -351,6 +355,10 @@ class Shell:
     @property
     def notes(self) -> SparkNotes:
         return self._performer.notes
+
+    def now(self) -> int:
+        """The epoch clock as it would be now, µs."""
+        return self._performer.now()
 
     def suspects(self) -> frozenset[str]:
         return self._fleet().suspects
@@ -628,7 +636,8 @@ class Shell:
                 due += [figures["due"] for figures in sizes.values() if figures["due"] is not None]
             self.due = min(due, default=None)
             self._sizes.clear()
-        self._counting.committed(epoch)
+        for warning in self._row_times.epoch(self._counting.committed(epoch)):
+            self.history.note("warning", warning)
 
     # --- in Spark's thread --------------------------------------------------------------------------------
 
@@ -663,9 +672,7 @@ class Shell:
         match instruction:
             case do.RunIntake(fence=fence, level=level):
                 tags = tuple(self._spark_jobs.intake(frame, fence, level))
-                for tag in tags:
-                    for stage, dropped in tag.dropped.items():
-                        self._counting.dropped(stage, dropped)
+                self._counting.taken(fence.epoch, level, counted(tags))
                 faults.place("driver", "after-segments", fence.epoch)
                 return ev.IntakeDone(instruction.id, tags)
             case do.RunSink(fence=fence, sink=name):

@@ -1,13 +1,14 @@
 """Watermarks: how far event time has come, stage by stage.
 
 A stage's watermark is the least, over its sources, of the largest event time they have shown, minus the lateness it was
-given; a stage over stages follows theirs. It never goes back. What it was before and after an epoch is written into
-that epoch's ``prepare``, so that whoever applies the epoch, whenever, closes the same windows.
+given; a stage over stages follows theirs, held back by as much as the column that it takes as time asks for
+(``plan.bounds``). It never goes back. What it was before and after an epoch is written into that epoch's ``prepare``,
+so that whoever applies the epoch, whenever, closes the same windows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from holdfast.log.records import Prepare
 from holdfast.plan.stage import StagePlan
@@ -33,9 +34,12 @@ class Timekeeper:
         self.clock = max(self.clock, prepare.clock)
 
     def advance(
-        self, level: int, seen: Iterable[Mapping[str, int]]
+        self, level: int, seen: Iterable[Mapping[str, int]], oldest: Callable[[str], int | None] = lambda _: None
     ) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
-        """Largest event times, and watermarks of that level's stages before and after, once these have been seen."""
+        """Largest event times, and watermarks of that level's stages before and after, once these have been seen.
+
+        ``oldest`` tells when the oldest session began that a stage below has open after this epoch; None: it has none.
+        """
         times = dict(self.times)
         for found in seen:
             for name, latest in found.items():
@@ -45,7 +49,9 @@ class Timekeeper:
         after = dict(before)
         for stage in mine:
             parts = [times.get(name) for name in stage.time.observed]
-            parts += [self.watermarks.get(name) for name in stage.time.follows]
+            for name, mark in self._followed(stage).items():
+                began = oldest(name) if name in stage.time.opened else None
+                parts.append(mark if mark is None or began is None else min(mark, began))
             known = [part for part in parts if part is not None]
             if known and len(known) == len(parts):
                 reached = min(known) - stage.time.lateness
@@ -73,10 +79,15 @@ class Timekeeper:
                     f"it waits for '{self.holding_back(stage)}', and nothing closes until that goes on"
                 )
 
+    def _followed(self, stage: StagePlan) -> dict[str, int | None]:
+        """How far the stages below are in the column that this one takes as time; open sessions left aside."""
+        marks = {name: self.watermarks.get(name) for name in stage.time.follows}
+        return {name: None if mark is None else mark - stage.time.held[name] for name, mark in marks.items()}
+
     def holding_back(self, stage: StagePlan) -> str | None:
         """The source or stage whose event time is the least of those that this stage waits for."""
         parts = {name: self.times.get(name) for name in stage.time.observed}
-        parts |= {name: self.watermarks.get(name) for name in stage.time.follows}
+        parts |= self._followed(stage)
         if not parts:
             return None
         least = min(parts, key=lambda name: -(1 << 63) if parts[name] is None else parts[name])  # type: ignore[arg-type,return-value]

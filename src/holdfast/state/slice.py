@@ -116,6 +116,10 @@ class SliceState(Protocol):
         """The clock (µs) at which an epoch would do something though no row comes; None: never."""
 
     @property
+    def oldest(self) -> int | None:
+        """When the oldest session that is open began, µs of event time; None: none is, or these are no sessions."""
+
+    @property
     def nbytes(self) -> int: ...
 
     @property
@@ -135,6 +139,9 @@ class SliceOperator(Protocol):
 
     def due(self, tables: Sequence[Table]) -> int | None:
         """When it will: the clock in microseconds."""
+
+    def oldest(self, tables: Sequence[Table]) -> int | None:
+        """When the oldest open session began, if it has such."""
 
     def apply(self, work: Work, *inputs: Rows | None) -> None:
         """What the epoch does. Called in every epoch, with rows or without."""
@@ -376,6 +383,10 @@ class TableSlice:
     @property
     def due(self) -> int | None:
         return self._operator.due(self._tables) if self._operator.clocked else None
+
+    @property
+    def oldest(self) -> int | None:
+        return self._operator.oldest(self._tables)
 
     @property
     def counts(self) -> Mapping[str, int]:

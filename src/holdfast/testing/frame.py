@@ -6,6 +6,7 @@ one runs. The verbs have DataFrame's names, because the steps of a stream are fu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
@@ -19,8 +20,8 @@ from holdfast.invariants import Impossible, invariant, some
 from holdfast.plan.compile import LEAF
 from holdfast.plan.ddl import data_type
 from holdfast.plan.frames import DIFF, Constant, Expression, Found, Given, Where
+from holdfast.spark.any_hashing import xxhash64
 from holdfast.testing import sql
-from holdfast.testing.hashing import xxhash64
 from holdfast.testing.values import arrow_schema, atomic_of
 
 
@@ -51,8 +52,12 @@ class MemoryFrame:
 
     isStreaming = True  # noqa: N815 - Spark's name for it
 
-    def __init__(self, schema: StructType, table: pa.Table | None = None) -> None:
+    def __init__(
+        self, schema: StructType, table: pa.Table | None = None, origins: Mapping[str, str] | None = None
+    ) -> None:
         self.schema = schema
+        self.origins = origins or {}
+        """Which columns of the frame before, unchanged, a step has made these of."""
         self.table = arrow_schema(schema).empty_table() if table is None else table
         invariant(self.table.column_names == schema.names, "a frame's table has the columns of its schema")
 
@@ -73,6 +78,9 @@ class MemoryFrame:
 
     def hashed(self, value: Expression) -> Hashed:
         return Hashed(value)
+
+    def plain(self, given: Given) -> str | None:
+        return given if isinstance(given, str) and given in self.columns else None
 
     def values(self, expression: Expression) -> pa.Array:
         """An expression that ``find`` or ``hashed`` gave, for every row."""
@@ -98,7 +106,7 @@ class MemoryFrame:
     def select(self, *columns: str | Column) -> MemoryFrame:
         names = [name for given in columns for name in self._named(given)]
         fields = [self._field(name, "'select' step") for name in names]
-        return MemoryFrame(StructType(fields), self.table.select(names))
+        return MemoryFrame(StructType(fields), self.table.select(names), {name: name for name in names})
 
     def where(self, condition: str | Column) -> MemoryFrame:
         return MemoryFrame(self.schema, self.table.filter(self._condition(condition, "'where' step")))
@@ -109,7 +117,11 @@ class MemoryFrame:
         if not isinstance(value, str):
             raise _needs_spark("'with_column' step")
         made = sql.computed(self.table, value, "'with_column' step")
-        return self._with(name, made, sql.type_of(made, f"The column '{name}'"))
+        found = self._with(name, made, sql.type_of(made, f"The column '{name}'"))
+        found.origins = {column: column for column in self.columns if column != name}
+        if value.strip() in self.columns:
+            found.origins = {**found.origins, name: value.strip()}
+        return found
 
     def with_constant(self, name: str, value: int, kind: str) -> MemoryFrame:
         found = data_type(kind)

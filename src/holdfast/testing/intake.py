@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -14,9 +15,10 @@ from holdfast.log.records import Fence, SegmentRef
 from holdfast.log.store import Store
 from holdfast.plan.compile import LEAF, StageInput
 from holdfast.plan.graph import Node
+from holdfast.spark.any_hashing import xxhash64
+from holdfast.spark.counting import CAME
 from holdfast.spark.intake import EventTime, Intake, IntakeTask
 from holdfast.testing.frame import MemoryFrame
-from holdfast.testing.hashing import xxhash64
 
 _IN_PREPARE = 1 << 62  # bytes: however many, rows go into the prepare itself
 
@@ -28,7 +30,7 @@ class Taken:
     ref: SegmentRef | None = None
     rows: bytes = b""
     times: Mapping[str, int] = field(default_factory=dict)
-    dropped: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    counts: Mapping[str, Counter[str]] = field(default_factory=dict)
 
 
 def take_in(
@@ -55,7 +57,10 @@ def take_in(
     for name, latest in tag["times"].items():
         seen[name] = max(latest, seen.get(name, latest))
     ref = SegmentRef("", tag["rows"], tag["bytes"], tag["checksum"], 0, 0, inline=0, input_rows=tag["input_rows"])
-    return Taken(ref if ref.rows else None, rows, seen, tag["dropped"])
+    counts = {stage: Counter({CAME: came}) for stage, came in tag["came"].items()}
+    for stage, dropped in tag["dropped"].items():
+        counts[stage].update(dropped)
+    return Taken(ref if ref.rows else None, rows, seen, counts)
 
 
 def _rows(item: StageInput, leaves: Mapping[Node, MemoryFrame], clock: int, seen: dict[str, int]) -> pa.RecordBatch:

@@ -145,6 +145,12 @@ class Plane:
         held = self._stages[stage].slices
         return pa.Table.from_batches([held[number].state.read(epoch) for number in range(self.slices)])
 
+    def get(self, stage: str, key: pa.RecordBatch, epoch: int) -> pa.RecordBatch:
+        """The rows of one key, which has its hash in ``_h``."""
+        hosted = self._stages[stage]
+        number = key.column("_h")[0].as_py() % self.slices
+        return hosted.held(number).state.read(epoch, hosted.operator.decode_keys(key))
+
     def counts(self, level: int) -> dict[str, Counter[str]]:
         """What the last epoch counted, stage by stage."""
         found: dict[str, Counter[str]] = {}
@@ -152,6 +158,11 @@ class Plane:
             if stage.plan.level == level:
                 found[name] = sum((Counter(held.state.counts) for held in stage.slices.values()), Counter[str]())
         return found
+
+    def oldest(self, stage: str) -> int | None:
+        """Since when the oldest session is open."""
+        found = [held.state.oldest for held in self._stages[stage].slices.values()]
+        return min((began for began in found if began is not None), default=None)
 
     @property
     def due(self) -> int | None:

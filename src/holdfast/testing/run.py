@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql.types import ByteType, StructField, StructType
 
 from holdfast.api.keyed import StageStream
+from holdfast.api.keys import key_rows
 from holdfast.api.stream import Stream
 from holdfast.api.windows import span
 from holdfast.errors import PlanError
@@ -24,6 +25,8 @@ from holdfast.invariants import invariant
 from holdfast.log.records import Fence, Prepare
 from holdfast.plan.compile import Plan
 from holdfast.plan.graph import DIFF, Node, Sink, Source, evaluate, leaves, outputs, updating
+from holdfast.spark.counting import CAME
+from holdfast.spark.rowtimes import RowTimes
 from holdfast.spark.timekeeping import Timekeeper
 from holdfast.state.values import micros, moment
 from holdfast.testing.frame import MemoryFrame, positive
@@ -56,6 +59,9 @@ class Run:
         self._counts: dict[str, Counter[str]] = {stage.name: Counter() for stage in plan.stages}
         self._epochs: list[Rows] = []
         self._sinks: dict[str, list[list[Row]]] = {sink.name: [] for sink in plan.sinks}
+        self._row_times = RowTimes(plan.time_columns)
+        self.warnings: list[str] = []
+        """What ``run.status().events`` would warn of."""
         self._over = False
 
     # --- what makes it go on ------------------------------------------------------------------------------
@@ -139,6 +145,13 @@ class Run:
         """What a stage holds, as ``run.state(stage)`` shows it in production, by key."""
         return in_order(to_rows(self._plane.read(self._stage(stage), self._committed)))
 
+    def get(self, stage: Stream, *key: object) -> Row | None:
+        """What a stage holds for one key, as ``run.state(stage).get(…)`` in production; None if it has no such key."""
+        name = self._stage(stage)
+        wanted = key_rows(name, self._plan.stage(name).plan.operator.keys, key, "UTC")
+        rows = to_rows(self._plane.get(name, wanted, self._committed))
+        return rows[0] if rows else None
+
     def counts(self, stage: Stream) -> dict[str, int]:
         """What befell a stage's rows besides being taken: ``late``, ``null time``, ``future``, ``duplicate`` …"""
         return dict(self._counts[self._stage(stage)])
@@ -165,7 +178,7 @@ class Run:
         self._refuse_when_over()
         place, self._planted = crash or self._planted, None
         epoch = self._committed + 1
-        counts: list[dict[str, Counter[str]]] = []
+        counts: list[Mapping[str, Counter[str]]] = []
         frames: dict[Node, MemoryFrame] = {
             source: MemoryFrame(source.frame.schema, given.get(name)) for name, source in self._sources.items()
         }
@@ -181,9 +194,15 @@ class Run:
         )
         for sink in self._plan.sinks:
             self._sinks[sink.name].append(self._of_sink(sink, epoch))
+        told: dict[str, Counter[str]] = {stage.name: Counter() for stage in self._plan.stages}
         for found in counts:
             for stage, counted in found.items():
-                self._counts[stage].update(counted)
+                told[stage].update(counted)
+        for stage, counted in told.items():
+            self._counts[stage].update({why: rows for why, rows in counted.items() if why != CAME})
+        self.warnings += self._row_times.epoch(told)
+        if any(table.num_rows for table in given.values()):
+            self.warnings += self._time.warnings()
         self._plane.commit(epoch)
         self._committed = epoch
         if place == "after-commit":
@@ -198,12 +217,12 @@ class Run:
         given: Mapping[str, pa.Table],
         place: str | None,
         tick: bool,
-    ) -> Iterable[dict[str, Counter[str]]]:
+    ) -> Iterable[Mapping[str, Counter[str]]]:
         inputs = self._plan.intake(level)
         read = [self._read(item.node, epoch, item.updating) if level > 1 else frames for item in inputs]
         fence = Fence(1, epoch, 1)
         taken = take_in(inputs, read, fence, self._plane.slices, 1000 * self._clock) if inputs else Taken()
-        times, before, after = self._time.advance(level, [taken.times])
+        times, before, after = self._time.advance(level, [taken.times], self._plane.oldest)
         rows = {name: table.num_rows for name, table in given.items()}
         prepare = Prepare(
             fence=fence,
@@ -227,7 +246,7 @@ class Run:
             self._plane.apply(stored, range(0, self._plane.slices, 2))
             self._crash(place, epoch - 1, level - 1)
         self._plane.apply(stored)
-        return self._plane.counts(level), {stage: Counter(why) for stage, why in taken.dropped.items()}
+        return self._plane.counts(level), taken.counts
 
     def _crash(self, place: str, committed: int, level: int) -> None:
         """``level`` is the highest that has been applied of the epoch in flight."""

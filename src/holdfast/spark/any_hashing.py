@@ -1,7 +1,7 @@
 """Spark's ``xxhash64`` of any key, a value at a time.
 
-Slow beside what intake does for columns of fixed width, and good enough for a test's rows. The numbers are Spark's, so
-a key is in the same slice here as in production, and a sketch counts the same.
+Slow beside what intake does for columns of fixed width, and good enough for a key that is read and for the rows of a
+test. The numbers are Spark's, so a key is in the same slice here as in production, and a sketch counts the same.
 """
 
 from __future__ import annotations

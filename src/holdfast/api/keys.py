@@ -1,0 +1,75 @@
+"""A key that somebody asks for, as rows have it: checked against the columns it is made of, and hashed.
+
+Nothing is cast. Casting would answer for another key than the one that was asked for: 3.7 becomes 3, a number too large
+for its column wraps around. What a value may be is what a user's function may put into such a column.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import PlanError
+from holdfast.operators.spec import Column
+from holdfast.spark.any_hashing import xxhash64
+from holdfast.state.types import AtomicType, required
+from holdfast.state.values import WrongValueError, to_array
+
+
+def key_rows(stage: str, columns: Sequence[Column], key: Sequence[Any], zone: str) -> pa.RecordBatch:
+    """One row of ``_h``, ``k0``, …; times without a zone are of the session's, ``zone``. None is the null key."""
+    if len(key) != len(columns):
+        raise PlanError(
+            f"The key of stage '{stage}' has {len(columns)} columns ({', '.join(one.name for one in columns)}), "
+            f"not {len(key)}.",
+            safe="Reading changes nothing.",
+            todo=f"get({', '.join(one.name for one in columns)}): one value for each.",
+        )
+    kinds = [required(column.type, f"key '{column.name}'") for column in columns]
+    arrays = [_array(stage, *one, zone) for one in zip(columns, kinds, key, strict=True)]
+    hashes = pa.array(xxhash64(arrays, [kind.name for kind in kinds]))
+    return pa.record_batch([hashes, *arrays], names=["_h", *(f"k{at}" for at in range(len(arrays)))])
+
+
+def _array(stage: str, column: Column, kind: AtomicType, value: Any, zone: str) -> pa.Array:
+    try:
+        return to_array(kind, [_timed(kind, value, zone)])
+    except WrongValueError as error:
+        raise PlanError(
+            f"Key column '{column.name}' of stage '{stage}' is of type {kind.name}: {error}.",
+            safe="Reading changes nothing.",
+            todo=f"Give {_WANTED.get(kind.name) or _WANTED[kind.kind]}, or None for the null key.",
+        ) from None
+
+
+def _timed(kind: AtomicType, value: Any, zone: str) -> Any:
+    if isinstance(value, np.datetime64) and kind.name in ("timestamp", "timestamp_ntz", "date"):
+        exact = value.astype("datetime64[D]" if kind.name == "date" else "datetime64[us]")
+        if exact != value:
+            raise WrongValueError(0, value, f"between two values of a {kind.name}")
+        value = exact.item()
+    if isinstance(value, dt.datetime) and kind.name == "timestamp" and value.tzinfo is None:
+        return value.replace(tzinfo=ZoneInfo(zone))
+    if isinstance(value, dt.datetime) and kind.name == "timestamp_ntz" and value.tzinfo is not None:
+        raise WrongValueError(0, value, "a time with a zone, and the column has none")
+    if kind.name == "binary" and isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    return value
+
+
+_WANTED = {
+    "boolean": "True or False",
+    "int": "an int within the type's range",
+    "float": "a float",
+    "decimal": "a decimal.Decimal or int that fits its digits exactly",
+    "string": "a str",
+    "binary": "bytes",
+    "date": "a datetime.date",
+    "timestamp": "a datetime.datetime (without a zone it is taken in the session's)",
+    "timestamp_ntz": "a datetime.datetime without a zone",
+}
