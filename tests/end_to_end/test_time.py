@@ -53,6 +53,7 @@ def test_a_selective_filter_does_not_hold_the_watermark_back(
     windows(one.union(two.where("v < 0")).where("v = 7"), "both", ahead="1 hour")
     windows(two.where("v < 0"), "none", ahead=None)
     windows(one.select("*", F.col("ts").alias("made")).where("v = 7"), "made", on="made")
+    windows(one.with_column("void", F.lit(None).cast("timestamp")), "never", on="void")
     wanted.write("parquet", str(tmp_path / "out"))
     jumped, real = [0], time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: real() + jumped[0])
@@ -62,10 +63,13 @@ def test_a_selective_filter_does_not_hold_the_watermark_back(
         marks = {stage.name: stage.watermark for stage in run.status().stages}
         clocks = [prepare.clock for epoch in (1, 2, 3) if (prepare := run._ledger.get_prepare(epoch, 1))]
         assert 0 < clocks[0] < clocks[1] < clocks[2] < real() // 1_000_000 + 3_600_000
-        assert sum("jumped ahead by 365" in event.text for event in run.status().events) == 1
+        warned = [event.text for event in run.status().events if event.kind == "warning"]
+        assert sum("jumped ahead by 365" in text for text in warned) == 1
+        assert sum("'never', in column 'void', all 100 have none" in text for text in warned) == 1
         assert all(stage.keys == 0 for stage in run.status().stages), "all windows are closed"
     assert not (task_faults / "task@in-intake@2").exists()
     seconds = {"wanted": 179, "plain": 179, "both": 150, "none": far, "made": 179}
+    assert marks.pop("never") is None
     assert marks == {name: (FIRST + dt.timedelta(seconds=at)).replace(tzinfo=dt.UTC) for name, at in seconds.items()}
     closed = spark.read.parquet(str(tmp_path / "out")).collect()
     assert sorted((row["_epoch"], row["n"]) for row in closed) == [(1, 1), (2, 1), (3, 1)]
