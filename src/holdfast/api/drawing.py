@@ -21,7 +21,7 @@ from holdfast.api.stream import Stream
 from holdfast.errors import PlanError
 from holdfast.operators.build import Spec
 from holdfast.plan.compile import Plan, PlannedStage, planned_stage
-from holdfast.plan.drafts import Draft
+from holdfast.plan.draft import Draft
 from holdfast.plan.explain import as_svg, as_text
 from holdfast.plan.frames import Frame, Given, with_sign
 from holdfast.plan.graph import Node, Output, Sink, Source, Stage, leaves

@@ -17,6 +17,7 @@ from holdfast.invariants import Impossible
 from holdfast.operators.spec import Column as PlainColumn
 from holdfast.plan import drafts
 from holdfast.plan.ddl import schema_of
+from holdfast.plan.draft import Draft
 from holdfast.plan.frames import Given
 from holdfast.plan.graph import Output, Stage
 
@@ -183,7 +184,7 @@ class KeyedStream:
 
     def _draft(
         self, *others: KeyedStream, name: str | None = None, lateness: str = "0 s", ahead: str | None = AHEAD
-    ) -> drafts.Draft:
+    ) -> Draft:
         rows = [(keyed._stream._node, keyed._stream._frame, keyed._keys) for keyed in (self, *others)]
         draft = self._job._draft(name or self._name, rows)
         draft.lateness = span(lateness, least=0)
