@@ -48,6 +48,12 @@ class Sample:
     def memory(self) -> int:
         return self.python + self.heap
 
+    def __str__(self) -> str:
+        return (
+            f"{self.at:6.0f} s: epoch {self.epoch:,}, {self.files:,} files, {self.bytes / 1e6:.2f} MB in the store; "
+            f"Python {self.python / 1e6:,.0f} MB, heap {self.heap / 1e6:.1f} MB"
+        )
+
 
 def store_size(folder: Path) -> tuple[int, int]:
     """Files and bytes; what goes while we look does not count."""
@@ -120,7 +126,7 @@ def soak(spark: SparkSession, folder: Path, minutes: float, every: float, seed: 
         began = time.monotonic()
         while (now := time.monotonic() - began) < 60 * minutes:
             samples.append(Sample(now, run.status().epoch, *store_size(store), python_memory(), heap(spark)))
-            console.print(samples[-1], trouble.kills, trouble.moves, highlight=False)
+            console.print(f"{samples[-1]}, {trouble.kills} kills, {trouble.moves} moves", highlight=False)
             trouble.make()
             time.sleep(max(0.0, now + SAMPLE_SECONDS - (time.monotonic() - began)))
         check(run.state(counted).to_arrow())

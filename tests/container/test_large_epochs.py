@@ -212,6 +212,6 @@ def test_an_epoch_larger_than_memory_does_not_end_a_container(tmp_path: Path, mi
         distinct = pa.concat_tables(pairs).group_by(["h", "k"]).aggregate([]).num_rows
         assert answer["stages"]["sums"]["rows"] == distinct
         assert peak(pid) <= 1024
-        assert peak(pid) - before <= 450, f"{before} MiB before, at most {peak(pid)}"
+        assert peak(pid) - before <= 550, f"{before} MiB before, at most {peak(pid)}"
     finally:
         world.close()

@@ -397,6 +397,11 @@ class Run:
         groups = self._shell.located(header["slices"], header["epoch"], header["level"], header["mode"], 30.0)
         return {"groups": groups_to_wire(groups)}
 
+    def _renew(self, header: dict[str, Any]) -> dict[str, Any]:
+        """Somebody still reads."""
+        self._fleet.call_all("renew", {"reader": header["reader"]}, timeout=10.0)
+        return {}
+
     def _describe(self, header: dict[str, Any]) -> dict[str, Any]:
         """What a data source must know of a stage to read it."""
         name = header["stage"]
@@ -405,10 +410,12 @@ class Run:
                 f"Job '{self.job.name}' has no stage '{name}'.",
                 todo=f"Its stages are: {', '.join(stage.name for stage in self._plan.stages)}.",
             )
-        epoch = self._shell.machine.committed
+        epoch, reader = self._shell.machine.committed, ""
         if header["lease"]:
-            self._fleet.call_all("pin", {"reader": uuid.uuid4().hex, "epoch": epoch})
+            reader = uuid.uuid4().hex
+            self._fleet.call_all("pin", {"reader": reader, "epoch": epoch})
         return {
+            "reader": reader,
             "job": self._file.job_id,
             "incarnation": self._shell.incarnation,
             "schema": self._plan.stage(name).state.json(),

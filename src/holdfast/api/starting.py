@@ -77,6 +77,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> Run:
         {
             "locate": lambda header: the_run()._locate(header),
             "describe": lambda header: the_run()._describe(header),
+            "renew": lambda header: the_run()._renew(header),
         },
     )
     opened: list[Any] = [desk]

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -38,8 +39,8 @@ class State:
         """All rows, as a table whose schema metadata has the epoch under ``holdfast.epoch``."""
         schema = self._plan.build().state_schema
 
-        def read(epoch: int) -> pa.Table:
-            scan = self._scan(epoch)
+        def read(epoch: int, reader: str) -> pa.Table:
+            scan = replace(self._scan(epoch), reader=reader)
             batches = [batch for part in range(len(scan.parts)) for batch in scan.part(part)]
             return pa.Table.from_batches(batches, schema).replace_schema_metadata({EPOCH_METADATA: str(epoch)})
 
@@ -61,7 +62,7 @@ class State:
             out.write_batch(wanted)
         request = sink.getvalue().to_pybytes()
 
-        def read(epoch: int) -> tuple[int, dict[str, Any] | None]:
+        def read(epoch: int, _: str) -> tuple[int, dict[str, Any] | None]:
             owner = self._run._shell.machine.owner(number)
             try:
                 if owner is None:
@@ -104,15 +105,15 @@ class State:
     def _scan(self, epoch: int) -> Scan:
         return self._run._jobs.scan(self._stage, epoch, "read")
 
-    def _as_of_one_epoch(self, read: Callable[[int], T]) -> T:
+    def _as_of_one_epoch(self, read: Callable[[int, str], T]) -> T:
         """Pin the newest committed epoch, read it, and if it has gone meanwhile begin again with a newer one."""
         deadline = time.monotonic() + READ_SECONDS
         while True:
             self._run._refuse_stale()
             epoch = self._run._shell.machine.committed
             try:
-                with self._pinned(epoch):
-                    found = read(epoch)
+                with self._pinned(epoch) as reader:
+                    found = read(epoch, reader)
             except (EpochGone, Unreachable) as error:
                 self._run._refuse_stale()
                 if time.monotonic() > deadline:
@@ -127,10 +128,10 @@ class State:
             return found
 
     @contextmanager
-    def _pinned(self, epoch: int) -> Iterator[None]:
+    def _pinned(self, epoch: int) -> Iterator[str]:
         reader = uuid.uuid4().hex
         self._run._fleet.call_all("pin", {"reader": reader, "epoch": epoch})
         try:
-            yield
+            yield reader
         finally:
             self._run._fleet.call_all("unpin", {"reader": reader})

@@ -18,6 +18,7 @@ from zlib import crc32
 from holdfast import faults
 from holdfast.container.backups import Backups, Loaders
 from holdfast.container.bucket import Bucket
+from holdfast.container.checkpoints import Checkpoints
 from holdfast.container.loads import Loads
 from holdfast.container.logreader import LogReader
 from holdfast.container.reading import Reading
@@ -27,7 +28,7 @@ from holdfast.container.staging import Staging
 from holdfast.container.threads import ThreadTable
 from holdfast.errors import ContainerError, EpochGone, FencedError
 from holdfast.log.ledger import Ledger
-from holdfast.log.pack import Pack, PackWriter
+from holdfast.log.pack import Pack
 from holdfast.log.records import Prepare
 from holdfast.plan.stage import StagePlan
 
@@ -58,6 +59,7 @@ class HostedJob:
         self.staging = staging
         self.log = LogReader(ledger, staging, slices)
         self.reading = Reading(self.stages)
+        self.checkpoints = Checkpoints(self.reading, self.store, lambda: self.committed)
         self.backups = Backups({name: stage.operator for name, stage in self.stages.items()})
         self.tables = [(name, at) for name, stage in self.stages.items() for at in range(len(stage.operator.layouts))]
         self.loads = Loads()
@@ -260,13 +262,7 @@ class HostedJob:
 
     def checkpoint(self, epoch: int, slices: Sequence[int], pack: str) -> dict[str, Any]:
         """Write ``slices`` as of ``epoch`` into one pack, behind whatever epochs run meanwhile."""
-        reader = f"checkpoint-{pack}"  # one of this epoch that was given up may still be writing, and ends sooner
-        self.reading.pin(reader, epoch, math.inf)  # it is given back below, however long the writing takes
-        try:
-            nbytes = PackWriter().write(self.store, pack, self.reading.packed(epoch, slices))
-        finally:
-            self.reading.unpin(reader, self.committed)
-        return {"bytes": nbytes}
+        return {"bytes": self.checkpoints.write(epoch, slices, pack)}
 
     def verify(self, packs: Iterable[str]) -> int:
         """Read packs back, every byte of them. Raises on the first that is not what was written."""

@@ -1,20 +1,23 @@
 """Reading the slices of a job as of a committed epoch, and the pins that keep one readable.
 
-A pin is a lease: it ends by itself, and when undo sets take too much memory all but a checkpoint's are dropped. So a
-reader that went away, or one that is slow, can never make a container run out of memory; its next read says so.
+A pin is a lease: it ends by itself unless whoever reads renews it, and when undo sets take too much memory it is given
+up. So a reader that went away, or one that is slow, can never make a container run out of memory; its next read says
+why. Readers go first. A checkpoint's pin stays until what it costs is more than the state itself: else the state that
+needs checkpoints most would never have one.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import pyarrow as pa
 
-from holdfast.container.slices import Stages
+from holdfast.container.slices import HeldSlice, Stages
 from holdfast.errors import EpochGone
 from holdfast.log.pack import SliceState as PackedSlice
 from holdfast.state import copies
@@ -22,20 +25,47 @@ from holdfast.state.slice import MAIN, Mode
 
 LEASE_SECONDS = 60.0
 PINNED_BYTES = 1 << 30
+"""What may be held back for pins, undo sets and outputs of epochs that are over; more, and readers' pins go."""
+GIVEN_UP_KEPT = 100
 PART_SLOTS = 65_536
 """Slots of one part of a copy: the longest that whoever takes one holds a slice's lock."""
 
 
+@dataclass(frozen=True)
+class Pin:
+    epoch: int
+    until: float
+    seconds: float
+    last: bool
+    """It goes after all others."""
+
+
 class Reading:
-    def __init__(self, stages: Stages) -> None:
+    def __init__(self, stages: Stages, pinned_bytes: int = PINNED_BYTES) -> None:
         self._stages = stages
-        self._pins: dict[str, tuple[int, float]] = {}
+        self._pinned_bytes = pinned_bytes
+        self._pins: dict[str, Pin] = {}
+        self._given_up: OrderedDict[str, int] = OrderedDict()  # readers that cost too much, and how much that was
         self._lock = threading.Lock()
 
     def outputs(
-        self, stage_name: str, slices: Sequence[int], epoch: int, mode: Mode | Literal["read"], port: str = MAIN
+        self,
+        stage_name: str,
+        slices: Sequence[int],
+        epoch: int,
+        mode: Mode | Literal["read"],
+        port: str = MAIN,
+        reader: str = "",
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The output rows of each slice, one batch a slice, in slice order."""
+        try:
+            yield from self._outputs(stage_name, slices, epoch, mode, port)
+        except EpochGone as error:
+            raise self.explained(reader, error) from error
+
+    def _outputs(
+        self, stage_name: str, slices: Sequence[int], epoch: int, mode: Mode | Literal["read"], port: str
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
         stage = self._stages[stage_name]
         for number in slices:
             held = stage.held(number)
@@ -82,16 +112,18 @@ class Reading:
 
     # --- pins ---------------------------------------------------------------------------------------------
 
-    def pin(self, reader: str, epoch: int, seconds: float = LEASE_SECONDS) -> None:
+    def pin(self, reader: str, epoch: int, seconds: float = LEASE_SECONDS, *, last: bool = False) -> None:
         """Keep ``epoch`` readable until ``unpin``, or until the lease runs out or costs too much memory."""
         with self._lock:
-            self._pins[reader] = (epoch, time.monotonic() + seconds)
+            self._pins[reader] = Pin(epoch, time.monotonic() + seconds, seconds, last)
 
-    def renew(self, reader: str) -> None:
+    def renew(self, reader: str) -> bool:
         """Another lease for a reader that gets on; one that was dropped stays dropped."""
         with self._lock:
-            if reader in self._pins:
-                self._pins[reader] = (self._pins[reader][0], time.monotonic() + LEASE_SECONDS)
+            pin = self._pins.get(reader)
+            if pin is not None:
+                self._pins[reader] = replace(pin, until=time.monotonic() + pin.seconds)
+            return pin is not None
 
     def unpin(self, reader: str, committed: int) -> None:
         with self._lock:
@@ -103,10 +135,36 @@ class Reading:
         now = time.monotonic()
         every = [held for stage in self._stages.values() for held in list(stage.slices.values())]
         with self._lock:
-            self._pins = {reader: pin for reader, pin in self._pins.items() if pin[1] > now}
-            if self._pins and sum(held.state.undo_nbytes for held in every) > PINNED_BYTES:
-                self._pins = {reader: pin for reader, pin in self._pins.items() if pin[1] == math.inf}
-            through = min([committed, *(epoch for epoch, _ in self._pins.values())])
+            self._pins = {reader: pin for reader, pin in self._pins.items() if pin.until > now}
+            if self._pins:
+                self._afford(every)
+            through = min([committed, *(pin.epoch for pin in self._pins.values())])
         for held in every:
             with held.lock:
                 held.state.release(through)
+
+    def _afford(self, every: Sequence[HeldSlice]) -> None:
+        """Give pins up that cost too much. What goes with them is known the next time, and so whether others must."""
+        kept = sum(held.state.undo_nbytes for held in every)
+        if kept <= self._pinned_bytes:
+            return
+        dear = [reader for reader, pin in self._pins.items() if not pin.last]
+        if not dear and kept > max(self._pinned_bytes, sum(held.state.nbytes for held in every) - kept):
+            dear = list(self._pins)
+        for reader in dear:
+            del self._pins[reader]
+            self._given_up[reader] = kept
+        while len(self._given_up) > GIVEN_UP_KEPT:
+            self._given_up.popitem(last=False)
+
+    def explained(self, reader: str, error: EpochGone) -> EpochGone:
+        """Why the epoch is gone, if that was this reader's doing."""
+        with self._lock:
+            kept = self._given_up.get(reader)
+        if kept is None:
+            return error
+        return EpochGone(
+            f"A read that was too slow was given up: what it held back had come to {kept >> 20:,} MiB on a container.",
+            safe="The state itself is complete; reading changes nothing.",
+            todo="Read again; if it is always too slow, read fewer rows at a time, or with longer epochs.",
+        )

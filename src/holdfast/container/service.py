@@ -71,6 +71,7 @@ class ContainerService(flight.FlightServerBase):
             "verify": lambda header, _: ({"bytes": gently(lambda: self._job(header).verify(header["packs"]))}, []),
             "scrub": self._scrub,
             "pin": _quiet(lambda header: self._job(header).reading.pin(header["reader"], header["epoch"])),
+            "renew": lambda header, _: ({"renewed": self._job(header).reading.renew(header["reader"])}, []),
             "unpin": self._unpin,
             "get": self._get,
             "collect": self._collect,
@@ -189,7 +190,11 @@ class ContainerService(flight.FlightServerBase):
 
     def _checkpoint(self, header: dict[str, Any], _: list[memoryview]) -> Answer:
         job = self._job(header)
-        return gently(lambda: job.checkpoint(header["epoch"], header["slices"], header["pack"])), []
+
+        def write() -> dict[str, Any]:
+            return job.checkpoint(header["epoch"], header["slices"], header["pack"])
+
+        return write() if job.checkpoints.hurried else gently(write), []
 
     def _scrub(self, header: dict[str, Any], _: list[memoryview]) -> Answer:
         job = self._job(header)
@@ -226,9 +231,8 @@ class ContainerService(flight.FlightServerBase):
     def _scan(self, job: HostedJob, header: dict[str, Any]) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         skip = {int(number): rows for number, rows in header.get("skip", {}).items()}
         with _crossing():
-            for number, batch in job.reading.outputs(
-                header["stage"], header["slices"], header["epoch"], header["mode"], header.get("port", MAIN)
-            ):
+            what = (header["stage"], header["slices"], header["epoch"], header["mode"], header.get("port", MAIN))
+            for number, batch in job.reading.outputs(*what, header.get("reader", "")):
                 for start in range(skip.get(number, 0), batch.num_rows, SCAN_ROWS):
                     part = batch.slice(start, SCAN_ROWS)
                     yield part, wire.pack({"slice": number, "row": start})

@@ -57,7 +57,7 @@ def parse_pack_name(name: str) -> tuple[Fence, str] | None:
 
 
 class PackWriter:
-    """Lays a pack out. ``write`` streams it to a store; ``add`` and ``finish`` return what to write next."""
+    """Lays a pack out. ``write`` streams it to a store, ``parts`` is what it streams."""
 
     def __init__(self, compression: str | None = "zstd") -> None:
         self._options = pa.ipc.IpcWriteOptions(compression=compression)
@@ -76,15 +76,15 @@ class PackWriter:
     def finish(self) -> list[Part]:
         return self._frames.finish({"slices": [[*key, *entry] for key, entry in self._index.items()]})
 
+    def parts(self, states: Iterable[SliceState]) -> Iterator[Part]:
+        """The whole pack, one slice in memory at a time."""
+        for state in states:
+            yield from self.add(*state)
+        yield from self.finish()
+
     def write(self, store: Store, name: str, states: Iterable[SliceState]) -> int:
         """Write all of it, synced; the number of bytes."""
-
-        def parts() -> Iterator[Part]:
-            for state in states:
-                yield from self.add(*state)
-            yield from self.finish()
-
-        return store.write(name, parts())
+        return store.write(name, self.parts(states))
 
 
 class Pack:

@@ -16,6 +16,8 @@ from holdfast.master.events import Pack
 from holdfast.master.instructions import CutLog, Instruction, StoreManifest, VerifyPacks, WriteCheckpoint
 from holdfast.safety.intervals import Interval
 
+AGAIN_SECONDS = 3.0
+
 
 class Checkpointing:
     def __init__(self, every: Interval | None, newest: int, slices: int) -> None:
@@ -27,6 +29,7 @@ class Checkpointing:
         self._slices = slices
         self._begun = newest
         self._begun_at: float | None = None
+        self._not_before = 0.0
         self.running = False
         self._awaited = 0
         self._packs: list[Pack] = []
@@ -37,7 +40,7 @@ class Checkpointing:
         if self.running or (self._every is None and not self.wanted):
             return False
         if self.wanted or self._every is None:
-            return committed > self.newest
+            return committed > self.newest and now >= self._not_before
         return committed > self._begun and self._every.passed(committed - self._begun, now - self._begun_at)
 
     def begin(self, epoch: int, now: float, fence: Fence, held: dict[str, frozenset[int]]) -> list[Instruction]:
@@ -78,3 +81,7 @@ class Checkpointing:
 
     def give_up(self) -> None:
         self.running, self._packs = False, []
+
+    def pause(self, now: float) -> None:
+        """Even one that somebody needs is not tried again at once: the trouble may be the store's."""
+        self._not_before = now + AGAIN_SECONDS

@@ -291,6 +291,7 @@ class Master(View):
                 self._progress.finish(slices, instruction.id, NOWHERE)
             case WriteCheckpoint() | VerifyPacks() | StoreManifest():
                 self._give_up_checkpoint()
+                self._checkpoints.pause(self._now)
             case SendCopies() | SaveShards() | Gather() | Demote() | Forget() | DropCopies():
                 self._elastic.failed(instruction)
             case StoreRouting():

@@ -3,10 +3,16 @@
 A scan knows where slices were when it was planned. If a container dies under it, it asks the master where its slices
 are now, waits until the new owner has caught up, and goes on at the next row: outputs are deterministic and in order,
 so nothing comes twice and nothing is missing.
+
+A scan of a committed epoch is a reader, with a lease on every container. As long as one of its parts is being read, a
+thread renews the lease everywhere: other parts may not have begun, and whoever takes the rows may be slow. It ends with
+the process that reads, and so does the lease.
 """
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -15,9 +21,10 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.container.client import Address, Client, Unreachable
-from holdfast.errors import ContainerError, EpochGone
+from holdfast.errors import ContainerError, EpochGone, HoldfastError
 
 GIVE_UP_SECONDS = 180.0
+RENEW_SECONDS = 15.0
 MOVES = 3
 """So often a slice that is read may turn out to have moved."""
 Groups = tuple[tuple[Address, tuple[int, ...]], ...]
@@ -37,6 +44,7 @@ class Scan:
     mode: str  # changed | all | changelog: outputs of the epoch in flight; read: a committed epoch
     parts: Groups
     port: str = ""
+    reader: str = ""  # who has the lease that keeps a committed epoch
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """As ``mapInArrow`` runs it: each incoming id is the number of a part."""
@@ -45,6 +53,10 @@ class Scan:
                 yield from self.part(number)
 
     def part(self, number: int) -> Iterator[pa.RecordBatch]:
+        with self._kept():
+            yield from self._part(number)
+
+    def _part(self, number: int) -> Iterator[pa.RecordBatch]:
         received: dict[int, int] = {}
         pending: Groups = (self.parts[number],)
         missing: set[int] = set()
@@ -83,6 +95,29 @@ class Scan:
             pieces += [(address, slices[at : at + size]) for at in range(0, len(slices), size)]
         return replace(self, parts=tuple(pieces))
 
+    @contextlib.contextmanager
+    def _kept(self) -> Iterator[None]:
+        """Meanwhile the lease is renewed."""
+        if not self.reader:
+            yield
+            return
+        over = threading.Event()
+
+        def renew() -> None:
+            with Client(self.master, self.token) as client:
+                while not over.wait(RENEW_SECONDS):
+                    # One that is missed costs nothing: a lease is several of these long.
+                    with contextlib.suppress(Unreachable, HoldfastError):
+                        client.call("renew", {"reader": self.reader}, timeout=RENEW_SECONDS)
+
+        thread = threading.Thread(target=renew, daemon=True, name="holdfast-lease")
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
     def _read(self, address: Address, slices: tuple[int, ...], received: dict[int, int]) -> Iterator[pa.RecordBatch]:
         ticket: dict[str, Any] = {
             "job": self.job,
@@ -92,6 +127,7 @@ class Scan:
             "mode": self.mode,
             "port": self.port,
             "slices": list(slices),
+            "reader": self.reader,
             "skip": {number: received[number] for number in slices if number in received},
         }
         with Client(address, self.token) as client:

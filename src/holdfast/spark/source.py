@@ -2,7 +2,7 @@
 
 The job is found by its store: the newest ``owner`` file has the master's address, the token comes with the options
 (from ``to_df``) or from the user's own token file. All partitions read the epoch that was committed when the query was
-planned, held for them by a lease, and say which one in ``_epoch``.
+planned, held for them by a lease that they renew as long as they read, and say which one in ``_epoch``.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ class _Reader(DataSourceReader):
             found["epoch"],
             "read",
             groups_from_wire(found["groups"]),
+            reader=found["reader"],
         )
 
     def partitions(self) -> Sequence[InputPartition]:
