@@ -28,6 +28,8 @@ from holdfast.state import copies
 from holdfast.state.slice import read_copy
 
 MERGE_EVERY = 4
+MOST_SEALED = 16
+"""More deltas than that, and whoever brings the next one merges them first: its sender waits so long."""
 STALE_SECONDS = 10.0
 Loaders = dict[str, copies.Loader]
 Parts = dict[str, list[tuple[copies.Header, pa.RecordBatch]]]
@@ -73,14 +75,16 @@ class Backup:
 class Backups:
     """All backups of one job on this container."""
 
-    def __init__(self, operators: Mapping[str, Operator], merge_every: int = MERGE_EVERY) -> None:
+    def __init__(
+        self, operators: Mapping[str, Operator], merge_every: int = MERGE_EVERY, most_sealed: int = MOST_SEALED
+    ) -> None:
         self._operators = operators
         self._layouts = {
             table_name(stage, at): layout
             for stage, operator in operators.items()
             for at, layout in enumerate(operator.layouts)
         }
-        self._merge_every = merge_every
+        self._merge_every, self._most_sealed = merge_every, most_sealed
         self._lock = threading.Condition()  # for what is held and what is on its way; never while tables are merged
         self._held: dict[int, Backup] = {}
         self._incoming: dict[int, Incoming] = {}
@@ -105,7 +109,12 @@ class Backups:
             if not self._add(incoming, table, number, header, part):
                 del self._incoming[number]
                 return False
-            return True
+            backup = self._held.get(number)
+            crowded = backup is not None and len(backup.sealed) > self._most_sealed
+        if backup is not None and crowded:
+            with backup.lock:
+                self._merge(number, backup)
+        return True
 
     def end(self, copy: str, table: str) -> None:
         """A stream is over, well or not: what it left incomplete will not be completed."""
@@ -156,7 +165,7 @@ class Backups:
         backup.sealed.append(incoming.parts)
         backup.version = incoming.epoch
         # A full copy is merged at once: it is where an activation would spend its time.
-        if incoming.full or len(backup.sealed) >= self._merge_every:
+        if (incoming.full or len(backup.sealed) >= self._merge_every) and number not in self._to_merge:
             self._to_merge.append(number)
             self._start_merger()
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast.container.client import Address, Client, Unreachable
 from holdfast.container.post import Post
-from holdfast.errors import HoldfastError
+from holdfast.errors import ContainerError, HoldfastError
 from holdfast.overlay import events as ev
 from holdfast.overlay import instructions as do
 from holdfast.overlay.codec import message_of
@@ -28,6 +28,8 @@ from holdfast.overlay.settings import Settings
 LOOKUP_SECONDS = 3.0
 SPARE = 8
 """Peers at once that are no leaves: of the routing table, or on their way in."""
+MOST_EVENTS = 4096
+"""That wait to be read; whoever writes more is told to write again later."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,12 @@ class Ring:
     def receive(self, letter: Mapping[str, Any]) -> None:
         sender, *others = (_address_of(plain) for plain in (letter["sender"], *letter["addresses"]))
         messages = [message_of(plain) for plain in letter["messages"]]
+        if self._events.qsize() + len(messages) > MOST_EVENTS:
+            raise ContainerError(
+                f"{self.me.container} has {self._events.qsize()} messages to read already.",
+                safe="Nothing of the letter was read.",
+                todo="Whoever sent it takes it for unreached, as if the line were bad, and the ring sends again.",
+            )
         self._note([sender, *others])
         peer = id_of(sender.container)
         self._unheard.discard(peer)  # whoever writes is there

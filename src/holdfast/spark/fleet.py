@@ -21,6 +21,7 @@ from holdfast.spark.launcher import Handle, Launcher, new_name
 from holdfast.spark.leaving import until_exit
 
 MOST_AT_ONCE = 64
+GONE_KEPT = 100
 HOST_SECONDS = 60.0
 
 
@@ -142,7 +143,7 @@ class Fleet:
             return list(self._clients)
 
     def all(self) -> list[Member]:
-        """Every container that there ever was in this run."""
+        """The containers that live, and the last ones that do not."""
         with self._lock:
             handles = list(self._handles.items())
             gone = set(self._gone)
@@ -178,6 +179,7 @@ class Fleet:
         handle = self._living(container)
         with self._lock:
             self._gone.add(container)
+            self._forget_oldest()
         self._part_with(container)
         self._reported(container)
         handle.close()
@@ -244,14 +246,16 @@ class Fleet:
 
     def _exited(self, container: str, reason: str) -> None:
         self._ended(container, reason)
-        if not self._closing.is_set():
-            self._handles[container].close()
+        handle = self._handles.get(container)
+        if handle is not None and not self._closing.is_set():
+            handle.close()
 
     def _ended(self, container: str, reason: str) -> None:
         with self._lock:
             first = container not in self._gone
             self._gone.add(container)
             handle = self._handles.get(container)
+            self._forget_oldest()
         self._part_with(container)
         if not first or self._closing.is_set():
             return
@@ -264,6 +268,11 @@ class Fleet:
         with self._reporting:
             self._hosting_now.discard(container)
             self._reporting.notify_all()
+
+    def _forget_oldest(self) -> None:
+        """Of those that are gone only so many are shown; that they are, is remembered of all."""
+        for name in [name for name in self._handles if name in self._gone][:-GONE_KEPT]:
+            del self._handles[name]
 
     def _part_with(self, container: str) -> None:
         with self._lock:

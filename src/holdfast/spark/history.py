@@ -114,6 +114,10 @@ class History:
         now = time.monotonic()
         with self._lock:
             self._operations = operations
+            known = {one.number for one in operations}
+            if len(self._followed) > 2 * len(known) + 1:
+                newest = max(self._followed)
+                self._followed = {at: one for at, one in self._followed.items() if at in known or at == newest}
             for one in operations:
                 followed = self._followed.get(one.number)
                 if followed is None and not (one.done and one.number < max(self._followed, default=0)):

@@ -33,6 +33,7 @@ from holdfast.spark.hashing import xxhash64
 
 TAG_SCHEMA = "tag string, rows binary"
 BLOCK_ROWS = 131_072  # what is sorted at once: larger blocks fall out of the cache, smaller ones make short chunks
+BLOCK_BYTES = 32 << 20  # of wide rows fewer: a block is in memory twice while it is sorted
 HELD_BYTES = 64 << 20
 PUSH_SECONDS = 5.0
 
@@ -109,7 +110,7 @@ class IntakeTask:
         self._attempt = attempt
         self._writer = SegmentWriter(intake.slices)
         self._pending: list[list[pa.RecordBatch]] = [[] for _ in intake.hashed_keys]
-        self._pending_rows = 0
+        self._pending_rows = self._pending_bytes = 0
         self._input_rows = 0
         self._spilled = False
         self._times: dict[str, int] = {}
@@ -168,7 +169,8 @@ class IntakeTask:
             rows = self._timed(rows, time)
         self._pending[number].append(rows)
         self._pending_rows += rows.num_rows
-        if self._pending_rows >= BLOCK_ROWS:
+        self._pending_bytes += rows.nbytes
+        if self._pending_rows >= BLOCK_ROWS or self._pending_bytes >= BLOCK_BYTES:
             self._flush()
 
     def _timed(self, rows: pa.RecordBatch, time: EventTime) -> pa.RecordBatch:
@@ -206,7 +208,7 @@ class IntakeTask:
                     block = cut(block, keys, wanted)
                 self._writer.append(number, block, slice_numbers(block, self._intake.slices))
                 batches.clear()
-        self._pending_rows = 0
+        self._pending_rows = self._pending_bytes = 0
 
     def _push(self, name: str, push: Push) -> None:
         for address, slices in push.targets:

@@ -19,6 +19,7 @@ from holdfast.log.ledger import Ledger
 from holdfast.log.pack import Pack, pack_name
 from holdfast.log.records import Carried, Commit, Fence, Manifest, Prepare, SegmentRef
 from holdfast.log.records import Routing as RoutingFile
+from holdfast.log.segment import segment_name
 from holdfast.master import events as ev
 from holdfast.master import instructions as do
 from holdfast.master.clock import EpochClock
@@ -29,6 +30,8 @@ from holdfast.spark.history import History
 from holdfast.spark.notes import SparkNotes
 from holdfast.spark.timekeeping import Timekeeper
 
+INLINE_BYTES = 16 << 20
+"""Of rows inside one prepare."""
 Sizes = Mapping[str, Mapping[str, Any]]
 """stage → changed, rows, counts"""
 
@@ -66,7 +69,7 @@ class Performer:
 
     def store_prepare(self, instruction: do.StorePrepare, routing: int) -> ev.Event:
         attachments: list[bytes] = []
-        refs = tuple(_ref(tag, attachments) for tag in instruction.tags if _tag_of(tag).rows)
+        refs = self._refs(instruction, attachments)
         level = instruction.level
         if level == 1:
             steady = _steady()
@@ -122,6 +125,25 @@ class Performer:
     def now(self) -> int:
         """What the clock of an epoch would be, µs."""
         return 1000 * self.clock.at(time.time_ns() // 1_000_000, _steady())
+
+    def _refs(self, instruction: do.StorePrepare, attachments: list[bytes]) -> tuple[SegmentRef, ...]:
+        """Rows that came inside a tag stay inside the prepare, as long as they are few in all: whoever applies the
+        epoch is sent the prepare. What is more goes into segments of their own."""
+        found, room = [], INLINE_BYTES
+        for tag in map(_tag_of, instruction.tags):
+            if not tag.rows:
+                continue
+            name, inline = tag.name, None
+            if tag.inline is not None and len(tag.inline) <= room:
+                inline = len(attachments)
+                attachments.append(tag.inline)
+                room -= len(tag.inline)
+            elif tag.inline is not None:
+                name = segment_name(instruction.fence, instruction.level, tag.partition, tag.task)
+                self.ledger.section.write(name, [tag.inline])
+            about = (tag.rows, tag.nbytes, tag.checksum, tag.partition, tag.task, inline, tag.input_rows, tag.partial)
+            found.append(SegmentRef(name, *about))
+        return tuple(found)
 
     def prepare_of(self, epoch: int, level: int) -> Prepare:
         known = self._prepares.get(level)
@@ -373,22 +395,3 @@ def _tag_of(tag: object) -> Tag:
     if not isinstance(tag, Tag):
         raise Impossible(f"{tag!r} is no Tag")
     return tag
-
-
-def _ref(given: object, attachments: list[bytes]) -> SegmentRef:
-    tag = _tag_of(given)
-    inline = None
-    if tag.inline is not None:
-        inline = len(attachments)
-        attachments.append(tag.inline)
-    return SegmentRef(
-        tag.name,
-        tag.rows,
-        tag.nbytes,
-        tag.checksum,
-        tag.partition,
-        tag.task,
-        inline,
-        tag.input_rows,
-        tag.partial,
-    )
