@@ -43,7 +43,7 @@ class Waiter:
     def wait(self, timeout: float | None = None) -> bool:
         """Whether it is over."""
         with interruptible():
-            return self._done.wait(None if timeout is None else max(timeout, 0.0))
+            return self._done.wait(None if timeout is None else min(max(timeout, 0.0), threading.TIMEOUT_MAX))
 
     @property
     def over(self) -> bool:
