@@ -139,6 +139,7 @@ class Run:
         Called by a sink, it returns at once: the epoch goes on to its commit, and the run ends behind it.
         """
         if self._shell.inside:
+            self._shell.begin_no_other()
             later = until_exit(lambda: self.stop(threading.TIMEOUT_MAX))
             threading.Thread(target=later, daemon=True, name="holdfast-stop").start()
             return

@@ -251,9 +251,13 @@ class Shell:
         """Whether this thread is the one that runs the epoch in flight: it is in a sink."""
         return self._gate.locked() and self._offering == threading.get_ident()
 
+    def begin_no_other(self) -> None:
+        """The epoch in flight, if there is one, is the last of this run."""
+        self._stopping = True
+
     def stop(self, patience: float) -> None:
         """Let the epoch in flight end, if it does so within these seconds, and let no other begin."""
-        self._stopping = True
+        self.begin_no_other()
         patience = min(max(patience, 0.0), threading.TIMEOUT_MAX)
         while not self._gate.acquire(timeout=patience):
             # Told more than once: a batch may have been on its way to the master when it heard it first.
