@@ -523,7 +523,7 @@ def finish(shop: Shop, plan: StagePlan) -> None:
 def test_an_epoch_that_failed_is_finished_by_the_mended_function(shop: Shop) -> None:
     shop, old, new = torn_shop(shop.path)
     upgrade = shop.change([old], [new])
-    assert upgrade.changes[-1] == "epoch 3, which had failed, is finished by the functions as they are now"
+    assert upgrade.changes[-1] == "epoch 3, which had failed, is finished by the job as it is now"
     shop = shop.reopened()
     finish(shop, new)
     assert shop.read([new], "own") == mended_truth(shop)

@@ -322,7 +322,7 @@ def test_a_mended_function_goes_on_with_the_epoch_that_failed(tmp_path: Path, sp
         run.await_termination()
         assert state_of(run, stage) == visits.state(torn="page = 'torn'")
         said = [event.text for event in run.status().events if event.kind == "changed"]
-        assert ("epoch 3, which had failed, is finished by the functions as they are now" in said) != dies
+        assert ("epoch 3, which had failed, is finished by the job as it is now" in said) != dies
 
     go(job, mended)
     assert written(tmp_path / "minutes", "user, epoch_us(minute), visits") == visits.closed("page = 'torn'")

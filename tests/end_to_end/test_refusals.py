@@ -171,6 +171,21 @@ def test_an_overflow_takes_the_epoch_back(tmp_path: Path, spark: SparkSession) -
             run.process_all_available()
         assert run.state(total).get(1) == {"k": 1, "total": 9223372036854775807, "_epoch": 1}
     assert spark.read.parquet(str(tmp_path / "out")).count() == 1
+    # Nothing is changed by starting it again. With null for what does not fit, that epoch is finished, and the true sum
+    # comes back as soon as it fits.
+    with pytest.raises(hf.FunctionError, match="overflow"), job.start(containers=1, slices=2) as run:
+        run.process_all_available()
+    (tmp_path / "in" / "3.json").write_text('{"v": -3}\n')
+    with job.start(containers=1, slices=2, on_overflow="null") as run:
+        run.process_all_available()
+        said = [event.text for event in run.status().events if event.kind == "changed"]
+        assert said == [
+            "stage 'stage1': results that are too large for their type: null from now on",
+            "epoch 2, which had failed, is finished by the job as it is now",
+        ]
+        assert run.state(total).get(1) == {"k": 1, "total": 9223372036854775805, "_epoch": 3}
+    found = spark.read.parquet(str(tmp_path / "out")).orderBy("_epoch").collect()
+    assert [row.total for row in found] == [9223372036854775807, None, 9223372036854775805]
 
 
 def test_a_container_that_cannot_start(

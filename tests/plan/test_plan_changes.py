@@ -286,10 +286,10 @@ def test_columns_are_found_by_name() -> None:
     asked = replace(COUNTS, aggregates=(HIGH, TOTAL, SEEN))
     found = mapping(COUNTS, asked)
     assert found is not None
-    assert [(one.table, one.columns) for one in found] == [(0, (None, None, 1, 2, None)), (None, (None,))]
+    assert [(one.table, one.columns) for one in found] == [(0, (None, None, 1, 2, 3, None)), (None, (None,))]
     assert mapping(COUNTS, COUNTS) is None
     assert mapping(TOP, replace(TOP, rank="place")) is None
     sliding = windows(every=SECOND, aggregates=(N, HIGH))
     panes = mapping(sliding, replace(sliding, aggregates=(TOTAL, HIGH, N)))
     assert panes is not None
-    assert [one.columns for one in panes] == [(0, None, None, 2, 3, 1), (0, None, None, 1)]
+    assert [one.columns for one in panes] == [(0, None, None, None, 2, 3, 1), (0, None, None, None, 1)]

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from holdfast.api.drawing import Drawing
-from holdfast.api.options import DEFAULT, Options, Where
+from holdfast.api.options import DEFAULT, OnOverflow, Options, Where
 from holdfast.api.stream import Stream
 from holdfast.errors import PlanError
 from holdfast.master.autoscaling import Autoscale, PerExecutor
@@ -73,6 +73,7 @@ class Job(Drawing):
         preaggregate: bool | Literal["auto"] = "auto",
         push: bool | Literal["auto"] = "auto",
         listen: str = "auto",
+        on_overflow: OnOverflow | None = None,
     ) -> Run:
         """Start the job, or go on where it was if the store has it already.
 
@@ -87,6 +88,10 @@ class Job(Drawing):
         ``copy_bandwidth`` bounds the bytes a second that each container sends to others for backups and moves, so
         that epochs do not feel it; None: as fast as it goes. ``upload_limit`` ("100 Mbit/s", or bytes a second) is
         for everything that a container sends to others, recoveries too.
+        ``on_overflow`` says what becomes of a sum, or a mean of decimals, that is too large for its type when its row
+        leaves the stage: the epoch fails ("fail"), or it is null for as long as it does not fit ("null"). None: as
+        ``spark.sql.ansi.enabled`` says: it fails; or, without ANSI, integers wrap around and decimals are null. A
+        start may change it, also over an epoch that failed by an overflow: "null" finishes that.
         """
         from holdfast.api.starting import start
 
@@ -105,8 +110,9 @@ class Job(Drawing):
             preaggregate=preaggregate,
             push=push,
             listen=listen,
+            on_overflow=on_overflow,
         )
-        return start(self, self.plan(), options)
+        return start(self, self.plan().overflowing(on_overflow), options)
 
     def plan(self) -> JobPlan:
         return JobPlan(*self._drawn(), self.spark)

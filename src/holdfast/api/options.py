@@ -16,6 +16,7 @@ from holdfast.safety.policies import Delta, Safety, Shards, Terms, terms_of
 from holdfast.spark.fleet import Silence
 
 Where = Literal["auto", "driver", "executors"]
+OnOverflow = Literal["fail", "null"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Options:
     preaggregate: bool | Literal["auto"] = "auto"
     push: bool | Literal["auto"] = "auto"
     listen: str = "auto"
+    on_overflow: OnOverflow | None = None
 
     def __post_init__(self) -> None:
         if self.slices != "auto" and not 1 <= self.slices <= MAX_SLICES:
@@ -46,6 +48,7 @@ class Options:
         one_of("preaggregate", self.preaggregate, True, False, "auto")
         one_of("push", self.push, True, False, "auto")
         trigger_of(self.trigger)
+        checked_overflow(self.on_overflow)
         terms_of(self.safety)
         bytes_a_second(self.upload_limit, "upload_limit")
         on_ring = isinstance(self.recovery, Star | Line | Tree | Auto)
@@ -96,6 +99,16 @@ class Options:
             "policy": type(policy).__name__,
             "parameters": asdict(policy),
         }
+
+
+def checked_overflow(how: str | None) -> str | None:
+    if how not in (None, "fail", "null"):
+        raise PlanError(
+            f"on_overflow must be 'fail' or 'null', not {how!r}.",
+            safe="Nothing was started.",
+            todo="Leave it out to have what spark.sql.ansi.enabled says.",
+        )
+    return how
 
 
 DEFAULT = Options()

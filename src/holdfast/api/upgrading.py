@@ -6,8 +6,9 @@ column by column, write all of it as one checkpoint, and put that checkpoint and
 file. Until that file is there nothing has happened and the old job can go on; after it only the new one can.
 
 An epoch that is prepared and not committed can only be finished in the terms in which it began, with one exception: a
-function raised in it. Then the same file says that the new functions finish it (the design has a file of its own for
-that, beside the ``prepare``; but two files are not written at once, and functions are in the graph's).
+function raised in it, or a result overflowed. Then the same file says that the new functions, or nulls, finish it (the
+design has a file of its own for that, beside the ``prepare``; but two files are not written at once, and functions are
+in the graph's).
 
 One process does it, some slices at a time. Doing it in containers would be faster for a large state, but every
 container would have to run two graphs at once; a change of the graph is rare, and a restart anyway.
@@ -39,11 +40,11 @@ from holdfast.log.pack import Pack, PackWriter, SliceState, pack_name
 from holdfast.log.records import SPARK, Fence, GraphFile, JobFile, Manifest
 from holdfast.operators.build import Operator
 from holdfast.operators.process import ProcessSpec
-from holdfast.plan.changes import Comparison, TableSource, compare, mapping, mends
+from holdfast.plan.changes import Aggregating, Comparison, TableSource, compare, mapping, mends
+from holdfast.plan.former import as_now
 from holdfast.plan.stage import StagePlan
 from holdfast.spark.rebasing import rebase
 from holdfast.state import copies
-from holdfast.state.table import Layout
 
 if TYPE_CHECKING:
     from holdfast.plan.compile import JobPlan
@@ -149,8 +150,8 @@ class Upgrade:
             safe="Nothing was changed.",
             todo=f"Start once more with the job as it was, so that epoch {epoch} is finished."
             if failed is None
-            else f"Start with nothing changed but the function that failed, and its states: it finishes epoch {epoch} "
-            f"(stages below level {level} have done their part of it). Then change the rest.",
+            else "Start with nothing changed but the function that failed, and its states, or on_overflow='null': that "
+            f"finishes epoch {epoch} (stages below level {level} have done their part of it). Then change the rest.",
         )
 
     def refuse_shared(self) -> None:
@@ -204,7 +205,7 @@ class Upgrade:
             raise _overtaken(self._file.name)
         self._ledger.put_graph(graph)
         if mended:
-            self.changes += (f"epoch {epoch + 1}, which had failed, is finished by the functions as they are now",)
+            self.changes += (f"epoch {epoch + 1}, which had failed, is finished by the job as it is now",)
         faults.place("driver", "after-graph", epoch)
         LOG.info("the graph was changed at epoch %d in %.1f s", epoch, time.monotonic() - began)
         return graph
@@ -238,7 +239,7 @@ class Upgrade:
         with ExitStack() as stack:
             source: _Packed | _Replayed
             if manifest is not None and manifest.epoch == fence.epoch:
-                source = _Packed(self._ledger, manifest)
+                source = _Packed(self._ledger, manifest, list(self._stored.values()))
             else:
                 source = _Replayed(self._ledger, self._file, self._replayed(), manifest, fence.epoch)
                 stack.callback(source.close)
@@ -277,8 +278,15 @@ class Upgrade:
 class _Packed:
     """A checkpoint of the very epoch: its packs, as they are."""
 
-    def __init__(self, ledger: Ledger, manifest: Manifest) -> None:
+    def __init__(self, ledger: Ledger, manifest: Manifest, plans: Sequence[StagePlan]) -> None:
         self._manifest = manifest
+        # Others have the layout that they always had, and a function may not even load any more.
+        self._tables = {
+            table_name(plan.name, at): (plan, at, layout)
+            for plan in plans
+            if isinstance(plan.operator, Aggregating)
+            for at, layout in enumerate(plan.build().layouts)
+        }
         self._packs = {name: Pack.open(ledger.section, name) for name in manifest.packs}
         self.nbytes = _INFLATED * sum(ledger.section.size(name) for name in manifest.packs)
 
@@ -287,7 +295,8 @@ class _Packed:
         for number in slices:
             pack = self._packs[self._manifest.pack_of(number)]
             for table in tables:
-                found[table, number] = _one_batch(pack.slice(table, number))
+                copy = _one_batch(pack.slice(table, number))
+                found[table, number] = as_now(*self._tables[table], copy) if table in self._tables else copy
         return found
 
 
@@ -379,7 +388,7 @@ class _Stage:
             elif self._mapping is None:
                 yield name, found[source, number]
             else:
-                copy = _reshaped(found[source, number], at, self._layouts[at], self._mapping[at])
+                copy = copies.reshaped(found[source, number], at, self._layouts[at], self._mapping[at].columns)
                 yield name, self._without_empty(copy) if self._states is not None and at == 0 else copy
 
     def _without_empty(self, copy: pa.RecordBatch) -> pa.RecordBatch:
@@ -392,28 +401,6 @@ class _Stage:
                 alive |= np.asarray(pc.binary_length(copy.column(f"a{state.first}"))) != 0
         place = copy.schema.get_field_index("a0")
         return copy.set_column(place, copy.schema.field(place), pa.array(alive.astype(np.uint8)))
-
-
-def _reshaped(copy: pa.RecordBatch, number: int, layout: Layout, source: TableSource) -> pa.RecordBatch:
-    """Slots, keys and change epochs as they are; columns from where they were, or zeros, which is no value."""
-    schema = copies.schema(layout)
-    arrays = []
-    for field in schema:
-        if not field.name.startswith("a"):
-            arrays.append(copy.column(field.name))
-            continue
-        at = source.columns[int(field.name[1:])]
-        arrays.append(_zeros(field.type, len(copy)) if at is None else copy.column(f"a{at}"))
-    header = replace(copies.header_of(copy), table=number)
-    return pa.RecordBatch.from_arrays(arrays, schema=copies._labelled(schema, header))
-
-
-def _zeros(kind: pa.DataType, rows: int) -> pa.Array:
-    if pa.types.is_large_binary(kind):
-        return pa.array([b""] * rows, kind)
-    if pa.types.is_fixed_size_binary(kind):
-        return pa.FixedSizeBinaryArray.from_buffers(kind, rows, [None, pa.py_buffer(bytes(rows * kind.byte_width))])
-    return pa.array(np.zeros(rows, kind.to_pandas_dtype()))
 
 
 def _one_batch(packed: pa.Table) -> pa.RecordBatch:

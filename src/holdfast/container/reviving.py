@@ -17,6 +17,7 @@ from holdfast.container.slices import HeldSlice, HostedStage, Inputs, count, tab
 from holdfast.errors import CorruptionError, EpochGone, StoreError
 from holdfast.log.pack import Pack
 from holdfast.log.records import Prepare
+from holdfast.plan.former import as_now
 from holdfast.state import copies
 from holdfast.state.slice import SliceState
 
@@ -60,11 +61,12 @@ class Revived:
                 state = stage.operator.new_slice()
                 if checkpoint:
                     parts: list[pa.RecordBatch] = []
-                    for table in stage.tables:
+                    for at, (table, layout) in enumerate(zip(stage.tables, stage.operator.layouts, strict=True)):
                         pack = opened[place[number]]
                         packed = pack.slice(table, number).combine_chunks()
                         self._job.from_store.take(pack.nbytes(table, number), lambda: None)
-                        parts += packed.to_batches() or [pa.RecordBatch.from_pylist([], packed.schema)]
+                        found = packed.to_batches() or [pa.RecordBatch.from_pylist([], packed.schema)]
+                        parts += [as_now(stage.plan, at, layout, part) for part in found]
                     state.load(parts, checkpoint)
                     sizes.append(sum(part.nbytes for part in parts))
                 self.fresh[name][number] = HeldSlice(state)

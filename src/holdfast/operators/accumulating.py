@@ -65,6 +65,16 @@ class Accumulators:
         for member, own in zip(self.members, self._ranges, strict=True):
             member.combine(columns[own], arenas[own], slots, others[own], other_arenas[own], sign)
 
+    def judge(self, columns: Sequence[Array], slots: Ints) -> None:
+        """Rows are about to leave the stage: refuse the epoch if a result does not fit and must."""
+        for member, own in zip(self.members, self._ranges, strict=True):
+            member.judge(columns[own], slots)
+
+    def leave(self, columns: Sequence[Array], arenas: Arenas) -> list[pa.Array]:
+        """Results of rows that leave the stage."""
+        self.judge(columns, np.arange(len(columns[0]) if columns else 0))
+        return self.finish(columns, arenas)
+
     def finish(self, columns: Sequence[Array], arenas: Arenas) -> list[pa.Array]:
         return [
             member.finish(columns[own], arenas[own]) for member, own in zip(self.members, self._ranges, strict=True)
@@ -107,7 +117,13 @@ class Inputs:
 
 
 def accumulators(
-    aggregates: Sequence[AggregateSpec], inputs: Inputs, first: int, *, updating: bool, ansi: bool
+    aggregates: Sequence[AggregateSpec],
+    inputs: Inputs,
+    first: int,
+    *,
+    updating: bool,
+    ansi: bool,
+    overflow: str = "",
 ) -> Accumulators:
     """The accumulators of a stage, or the refusal that names the aggregate there cannot be."""
     for one in aggregates:
@@ -117,7 +133,7 @@ def accumulators(
                 safe="nothing was started or written.",
                 todo="use approx_distinct, or make the window part of the key: key_by(F.window(…).start, …).agg(…)",
             )
-    stage = StageSpec((), tuple(aggregates), updating, ansi)
+    stage = StageSpec((), tuple(aggregates), updating, ansi, overflow)
     members = [accumulator_of(one, stage) for one in aggregates]
     numbers = [[inputs.number(one) for one in member.inputs] for member in members]
     partials = []

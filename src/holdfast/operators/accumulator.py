@@ -14,6 +14,10 @@ from holdfast.state.columns import NO_INTS, Arena, Array, ColumnSpec, Ints
 from holdfast.state.rows import Values
 from holdfast.state.types import AtomicType, Kind
 
+Overflow = Literal["fail", "null", "wrap"]
+"""What becomes of a result that is too large for its type: the epoch fails, or it is null, or as Spark has it without
+ANSI: integers wrap around, decimals are null."""
+
 # A value column as an accumulator wants it: name, type, and the kind to decode it to ("valid": nulls only).
 Input = tuple[str, AtomicType | None, Kind | Literal["valid"]]
 
@@ -29,9 +33,17 @@ class Accumulator(ABC):
     inputs: tuple[Input, ...]
     partials: tuple[AtomicType, ...] | None = None
 
-    def __init__(self, spec: AggregateSpec, ansi: bool) -> None:
+    bounded: bool = False
+    """Whether a result can be too large for its type."""
+
+    @property
+    def formerly(self) -> int:
+        """How many of its columns there were in the first checkpoints; those after them are 0 there."""
+        return len(self.columns)
+
+    def __init__(self, spec: AggregateSpec, overflow: Overflow) -> None:
         self.spec = spec
-        self.ansi = ansi
+        self.overflow = overflow
 
     @abstractmethod
     def fold(
@@ -64,11 +76,19 @@ class Accumulator(ABC):
 
     @abstractmethod
     def finish(self, columns: Sequence[Array], arenas: Sequence[Arena | None]) -> pa.Array:
-        """Results of the rows whose columns these are."""
+        """Results of the rows whose columns these are; null where one does not fit (or what Spark makes of it)."""
 
-    def overflow(self, kind: AtomicType) -> FunctionError:
-        return FunctionError(
-            f"{self.spec.function} '{self.spec.name}' overflowed {kind.name}.",
-            safe="no slice keeps anything of this epoch.",
-            todo="cast the input to a wider type (decimal(38,0), double), or set spark.sql.ansi.enabled=false.",
-        )
+    def lost(self, columns: Sequence[Array], slots: Ints) -> bool:
+        """Whether a result among those slots does not fit; asked only of those that are ``bounded``."""
+        return False
+
+    def judge(self, columns: Sequence[Array], slots: Ints) -> None:
+        """Refuse an epoch that would let a result leave the stage that is too large for its type."""
+        if self.bounded and self.overflow == "fail" and self.lost(columns, slots):
+            raise FunctionError(
+                f"{self.spec.function} '{self.spec.name}' overflowed {self.output.name}.",
+                safe="no slice keeps anything of this epoch.",
+                todo='start the job with on_overflow="null": this epoch is finished then, and such a result is null '
+                "for as long as it does not fit. For results that always fit, give the stage another name, or the job "
+                "a new store, and cast the input to a wider type (decimal(38,0), double).",
+            )

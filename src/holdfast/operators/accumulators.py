@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.invariants import Impossible, invariant
-from holdfast.operators.accumulator import Accumulator, Input
+from holdfast.operators.accumulator import Accumulator, Input, Overflow
 from holdfast.operators.chosen import Distinct, Extreme, Pick
 from holdfast.operators.spec import AggregateSpec
-from holdfast.state import arrow, combine, decimals, fold
+from holdfast.state import arrow, combine, decimals, fold, moments
 from holdfast.state.columns import DECIMAL, FLOAT, INT, NO_BYTES, NO_INTS, Arena, Array, Bytes, Ints
 from holdfast.state.rows import Values
 from holdfast.state.types import BIGINT, DOUBLE, AtomicType, decimal
@@ -27,6 +27,7 @@ __all__ = ["Accumulator", "Count", "Distinct", "Extreme", "Input", "Mean", "Mome
 _DECIMAL_HEADROOM = 10
 _MEAN_DIGITS = 4
 _SHORT_INTEGERS = ("tinyint", "smallint", "int")
+_NO_FLOATS = np.empty(0, np.float64)
 
 
 class Count(Accumulator):
@@ -38,8 +39,8 @@ class Count(Accumulator):
     columns = (INT,)
     partials = (BIGINT,)
 
-    def __init__(self, spec: AggregateSpec, ansi: bool) -> None:
-        super().__init__(spec, ansi)
+    def __init__(self, spec: AggregateSpec, overflow: Overflow) -> None:
+        super().__init__(spec, overflow)
         self.inputs = () if spec.input is None else ((spec.input, None, "valid"),)
 
     def fold(
@@ -73,25 +74,32 @@ class Count(Accumulator):
 
 
 class Sum(Accumulator):
-    """Sums of integers (to bigint), floats (to double) and decimals (ten digits wider)."""
+    """Sums of integers (to bigint), floats (to double) and decimals (ten digits wider).
+
+    Integers and decimals are summed on more bits than their result has. Whether a sum fits is asked when a row leaves
+    the stage: rows of one epoch may take it out of its range and back.
+    """
 
     invertible = True
 
-    def __init__(self, spec: AggregateSpec, ansi: bool, kind: AtomicType) -> None:
-        super().__init__(spec, ansi)
+    def __init__(self, spec: AggregateSpec, overflow: Overflow, kind: AtomicType) -> None:
+        super().__init__(spec, overflow)
         if spec.input is None:
             raise Impossible("this aggregate is of a column")
         if kind.kind == "decimal":
             self.output = decimal(kind.precision + _DECIMAL_HEADROOM, kind.scale)
         else:
             self.output = BIGINT if kind.kind == "int" else DOUBLE
-        self.columns = ({"int": INT, "float": FLOAT, "decimal": DECIMAL}[kind.kind], INT)
+        self.columns = {"int": (INT, INT, INT), "float": (FLOAT, INT), "decimal": (DECIMAL, INT, INT)}[kind.kind]
         self.inputs = ((spec.input, kind, kind.kind),)
-        self.partials = (self.output,)
+        # Values of 64 bits come from Spark in halves, because their sum may be more; the upper halves are second.
+        self.partials = (BIGINT, BIGINT) if kind.name == "bigint" else (self.output,)
         self._bound = decimals.limit(self.output.precision)
-        # A decimal sum that becomes null when it overflows stays so; with all its headroom it does not get there.
-        roomy = self.output.precision == kind.precision + _DECIMAL_HEADROOM
-        self.invertible_exactly = kind.kind == "int" or (kind.kind == "decimal" and (ansi or roomy))
+        self.invertible_exactly = self.bounded = kind.kind != "float"
+
+    @property
+    def formerly(self) -> int:
+        return 2
 
     def fold(
         self,
@@ -101,16 +109,23 @@ class Sum(Accumulator):
         values: Sequence[Values],
         sign: Ints,
     ) -> None:
-        (total, seen), data, valid = columns, values[0].values, values[0].valid
-        failed = -1
+        total, seen, *wraps = columns
+        data, valid = values[0].values, values[0].valid
         if self.output.kind == "int":
-            failed = fold.sum_ints(total, seen, slots, data, valid, sign, self.ansi)
+            fold.sum_ints(total, seen, *wraps, slots, data, valid, sign)
         elif self.output.kind == "float":
             fold.sum_floats(total, seen, slots, data, valid, sign, sign)
         else:
-            failed = decimals.sum_decimals(total, seen, slots, data, valid, sign, sign, self._bound, self.ansi)
-        if failed >= 0:
-            raise self.overflow(self.output)
+            decimals.sum_decimals(total, seen, *wraps, slots, data, valid, sign, sign)
+
+    def merge(
+        self, columns: Sequence[Array], arenas: Sequence[Arena | None], slots: Ints, values: Sequence[Values]
+    ) -> None:
+        if len(values) == 1:
+            self.fold(columns, arenas, slots, values, NO_INTS)
+        else:
+            low, high = values
+            fold.sum_halves(*columns, slots, low.values, high.values, low.valid)
 
     def combine(
         self,
@@ -121,17 +136,27 @@ class Sum(Accumulator):
         other_arenas: Sequence[Arena | None],
         sign: int = 1,
     ) -> None:
-        (total, seen), (other, count) = columns, others
         if self.output.kind == "int":
-            if combine.combine_ints(total, seen, slots, other, count, sign < 0, self.ansi) >= 0:
-                raise self.overflow(self.output)
+            combine.combine_ints(*columns, slots, *others, sign < 0)
         elif self.output.kind == "float":
-            _combine_floats(total, seen, slots, other, count, sign)
-        elif _combine_decimals(total, seen, slots, other, count, sign, self._bound, self.ansi) >= 0:
-            raise self.overflow(self.output)
+            _combine_floats(columns, slots, others, sign)
+        else:
+            _combine_decimals(columns, slots, others, sign)
 
     def finish(self, columns: Sequence[Array], arenas: Sequence[Arena | None]) -> pa.Array:
-        return arrow.of_fixed(self.output, columns[0], (columns[1] > 0).view(np.uint8))
+        total, seen, *wraps = columns
+        if self.output.kind == "decimal":
+            return arrow.of_fixed(self.output, total, _fitting(total, seen, wraps[0], self._bound))
+        valid = seen > 0
+        if self.output.kind == "int" and self.overflow != "wrap":
+            valid &= wraps[0] == 0
+        return arrow.of_fixed(self.output, total, valid.view(np.uint8))
+
+    def lost(self, columns: Sequence[Array], slots: Ints) -> bool:
+        if self.output.kind == "int":
+            return bool(columns[2][slots].any())
+        total, seen, wraps = (column[slots] for column in columns)
+        return bool(((_fitting(total, seen, wraps, self._bound) == 0) & (seen > 0)).any())
 
 
 class Mean(Accumulator):
@@ -139,23 +164,28 @@ class Mean(Accumulator):
 
     invertible = True
 
-    def __init__(self, spec: AggregateSpec, ansi: bool, kind: AtomicType) -> None:
-        super().__init__(spec, ansi)
+    def __init__(self, spec: AggregateSpec, overflow: Overflow, kind: AtomicType) -> None:
+        super().__init__(spec, overflow)
         if spec.input is None:
             raise Impossible("this aggregate is of a column")
-        self._exact = kind.kind == "decimal"
-        if self._exact:
+        self.bounded = kind.kind == "decimal"
+        if self.bounded:
             self._total = decimal(kind.precision + _DECIMAL_HEADROOM, kind.scale)
             self.output = decimal(kind.precision + _MEAN_DIGITS, kind.scale + _MEAN_DIGITS)
         else:
             self._total = self.output = DOUBLE
-        self.columns = (DECIMAL if self._exact else FLOAT, INT)
-        self.inputs = ((spec.input, kind, "decimal" if self._exact else "float"),)
+        self.columns = (DECIMAL, INT, INT) if self.bounded else (FLOAT, INT)
+        self.inputs = ((spec.input, kind, "decimal" if self.bounded else "float"),)
         self.partials = (self._total, BIGINT)
         self._bound = decimals.limit(self._total.precision)
+        # A mean is no larger than the largest value: that it does not fit takes digits that are cut off at 38.
+        self._tight = self.output.precision < kind.precision + _MEAN_DIGITS
         # Doubles add integers of 32 bits exactly up to 2 ** 22 of them, and round as they do everywhere above that.
-        roomy = self._total.precision == kind.precision + _DECIMAL_HEADROOM
-        self.invertible_exactly = (ansi or roomy) if self._exact else kind.name in _SHORT_INTEGERS
+        self.invertible_exactly = self.bounded or kind.name in _SHORT_INTEGERS
+
+    @property
+    def formerly(self) -> int:
+        return 2
 
     def fold(
         self,
@@ -173,14 +203,8 @@ class Mean(Accumulator):
         self._add(columns, slots, values[0], NO_INTS, values[1].values)
 
     def _add(self, columns: Sequence[Array], slots: Ints, values: Values, sign: Ints, weight: Ints) -> None:
-        total, seen = columns
-        if not self._exact:
-            fold.sum_floats(total, seen, slots, values.values, values.valid, sign, weight)
-        elif (
-            decimals.sum_decimals(total, seen, slots, values.values, values.valid, sign, weight, self._bound, self.ansi)
-            >= 0
-        ):
-            raise self.overflow(self._total)
+        summed = decimals.sum_decimals if self.bounded else fold.sum_floats
+        summed(*columns, slots, values.values, values.valid, sign, weight)
 
     def combine(
         self,
@@ -191,38 +215,44 @@ class Mean(Accumulator):
         other_arenas: Sequence[Arena | None],
         sign: int = 1,
     ) -> None:
-        (total, seen), (other, count) = columns, others
-        if not self._exact:
-            _combine_floats(total, seen, slots, other, count, sign)
-        elif _combine_decimals(total, seen, slots, other, count, sign, self._bound, self.ansi) >= 0:
-            raise self.overflow(self._total)
+        (_combine_decimals if self.bounded else _combine_floats)(columns, slots, others, sign)
 
     def finish(self, columns: Sequence[Array], arenas: Sequence[Arena | None]) -> pa.Array:
-        total, seen = columns
-        if not self._exact:
+        total, seen = columns[:2]
+        if not self.bounded:
             valid = seen > 0
             return arrow.of_fixed(self.output, total / np.where(valid, seen, 1), valid.view(np.uint8))
-        result, flags = np.empty_like(total), np.empty(len(total), np.uint8)
-        digits = self.output.scale - self._total.scale
-        bound = decimals.limit(self.output.precision)
-        if decimals.mean_decimals(total, seen, digits, bound, self.ansi, result, flags) >= 0:
-            raise self.overflow(self.output)
+        result, flags = self._means(*columns)
         return arrow.of_fixed(self.output, result, flags)
+
+    def _means(self, total: Array, seen: Ints, wraps: Ints) -> tuple[Array, Bytes]:
+        result, flags = np.empty_like(total), _fitting(total, seen, wraps, self._bound)
+        digits = self.output.scale - self._total.scale
+        decimals.mean_decimals(total, seen, digits, decimals.limit(self.output.precision), result, flags)
+        return result, flags
+
+    def lost(self, columns: Sequence[Array], slots: Ints) -> bool:
+        total, seen, wraps = (column[slots] for column in columns)
+        flags = self._means(total, seen, wraps)[1] if self._tight else _fitting(total, seen, wraps, self._bound)
+        return bool(((flags == 0) & (seen > 0)).any())
 
 
 class Moments(Accumulator):
-    """Sample variance and standard deviation; null below two values."""
+    """Sample variance and standard deviation of rows that stay; null below two values."""
 
-    invertible = True
     output = DOUBLE
-    columns = (FLOAT, FLOAT, FLOAT)
+    columns = (FLOAT, FLOAT, FLOAT, FLOAT, FLOAT, FLOAT)
     partials = (DOUBLE, DOUBLE, DOUBLE)
 
-    def __init__(self, spec: AggregateSpec, ansi: bool, kind: AtomicType) -> None:
-        super().__init__(spec, ansi)
+    def __init__(self, spec: AggregateSpec, overflow: Overflow, kind: AtomicType) -> None:
+        super().__init__(spec, overflow)
         if spec.input is None:
             raise Impossible("this aggregate is of a column")
         self.inputs = ((spec.input, kind, "float"),)
+
+    @property
+    def formerly(self) -> int:
+        return 3
 
     def fold(
         self,
@@ -232,12 +262,13 @@ class Moments(Accumulator):
         values: Sequence[Values],
         sign: Ints,
     ) -> None:
-        fold.moments(*columns, slots, values[0].values, values[0].valid, sign)
+        moments.add(*columns, slots, values[0].values, values[0].valid)
 
     def merge(
         self, columns: Sequence[Array], arenas: Sequence[Arena | None], slots: Ints, values: Sequence[Values]
     ) -> None:
-        fold.merge_moments(*columns, slots, *(column.values for column in values), _all_valid(values))
+        parts = [column.values for column in values]
+        moments.combine(*columns, slots, *parts, _NO_FLOATS, _NO_FLOATS, _NO_FLOATS, _all_valid(values))
 
     def combine(
         self,
@@ -249,15 +280,15 @@ class Moments(Accumulator):
         sign: int = 1,
     ) -> None:
         invariant(sign > 0, "rounding stays behind when moments are taken out of moments")
-        combine.combine_moments(*columns, slots, *others)
+        moments.combine(*columns, slots, *others, NO_BYTES)
 
     def finish(self, columns: Sequence[Array], arenas: Sequence[Arena | None]) -> pa.Array:
-        count, _, squares = columns
-        valid = count > 1
-        result = squares / np.where(valid, count - 1, 1.0)
+        count, _, *sums = columns
+        result = np.empty(len(count))
+        moments.variances(count, *sums, result)
         if self.spec.function == "stddev":
             result = np.sqrt(result)
-        return arrow.of_fixed(DOUBLE, result, valid.view(np.uint8))
+        return arrow.of_fixed(DOUBLE, result, (count > 1).view(np.uint8))
 
 
 def _all_valid(values: Sequence[Values]) -> Bytes:
@@ -265,16 +296,20 @@ def _all_valid(values: Sequence[Values]) -> Bytes:
     return np.bitwise_and.reduce(found) if found else NO_BYTES
 
 
-def _combine_floats(total: Array, seen: Ints, slots: Ints, other: Array, count: Ints, sign: int) -> None:
+def _fitting(total: Array, seen: Ints, wraps: Ints, bound: Ints) -> Bytes:
+    fits = np.empty(len(total), np.uint8)
+    decimals.fitting(total, seen, wraps, bound, fits)
+    return fits
+
+
+def _combine_floats(columns: Sequence[Array], slots: Ints, others: Sequence[Array], sign: int) -> None:
+    (total, seen), (other, count) = columns, others
     signs = NO_INTS if sign > 0 else np.full(len(slots), -1, np.int64)
     fold.sum_floats(total, seen, slots, other, (count != 0).view(np.uint8), signs, count if sign > 0 else -count)
 
 
-def _combine_decimals(
-    total: Ints, seen: Ints, slots: Ints, other: Ints, count: Ints, sign: int, bound: Ints, ansi: bool
-) -> int:
-    lost = slots[count < decimals.OVERFLOWED // 2]
+def _combine_decimals(columns: Sequence[Array], slots: Ints, others: Sequence[Array], sign: int) -> None:
+    (total, seen, wraps), (other, count, other_wraps) = columns, others
     signs = NO_INTS if sign > 0 else np.full(len(slots), -1, np.int64)
-    weight, valid = count if sign > 0 else -count, (count > 0).view(np.uint8)
-    seen[lost] = decimals.OVERFLOWED
-    return int(decimals.sum_decimals(total, seen, slots, other, valid, signs, weight, bound, ansi))
+    decimals.sum_decimals(total, seen, wraps, slots, other, NO_BYTES, signs, count if sign > 0 else -count)
+    fold.count(wraps, slots, NO_BYTES, other_wraps if sign > 0 else -other_wraps)

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from holdfast.errors import FunctionError, PlanError
 from holdfast.invariants import invariant
+from holdfast.operators.accumulator import Overflow
 from holdfast.operators.accumulators import (
     Accumulator,
     Count,
@@ -26,11 +27,12 @@ from holdfast.operators.accumulators import (
     Sum,
 )
 from holdfast.operators.counting import CountDistinct, ValuesSeen, values_seen
+from holdfast.operators.exact import ExactMoments, ExactSum
 from holdfast.operators.spec import AggregateSpec, Column, StageSpec
 from holdfast.state import arrow, fold, sketch
 from holdfast.state.columns import INT, NO_BYTES, NO_INTS, Arena, Array, Ints
 from holdfast.state.keys import KeyCodec, KeyRows
-from holdfast.state.payload import decoded
+from holdfast.state.payload import of_batch
 from holdfast.state.rows import Rows
 from holdfast.state.slice import MAIN, SliceState, TableSlice, Work
 from holdfast.state.table import Layout, Table
@@ -38,13 +40,10 @@ from holdfast.state.types import BIGINT, AtomicType, required
 
 __all__ = ["AggregateOperator", "AggregateSpec", "Column", "Rows", "StageSpec"]
 
-_NUMERIC: dict[str, Callable[[AggregateSpec, bool, AtomicType], Accumulator]] = {
-    "sum": Sum,
-    "mean": Mean,
-    "var": Moments,
-    "stddev": Moments,
-}
-_CHOSEN: dict[str, Callable[[AggregateSpec, bool, AtomicType], Accumulator]] = {
+_Made = Callable[[AggregateSpec, Overflow, AtomicType], Accumulator]
+_NUMERIC: dict[str, _Made] = {"sum": Sum, "mean": Mean, "var": Moments, "stddev": Moments}
+_TAKEN_BACK: dict[str, _Made] = {"sum": ExactSum, "mean": ExactSum, "var": ExactMoments, "stddev": ExactMoments}
+_CHOSEN: dict[str, _Made] = {
     "min": Extreme,
     "max": Extreme,
     "first": Pick,
@@ -124,7 +123,7 @@ class AggregateOperator:
         )
         inputs = self._partial_inputs if partial else self._inputs
         sign = arrow.ints(batch.column("_d")) if self.spec.updating_input else NO_INTS
-        return Rows(keys, [decoded(batch.column(name), kind, how) for name, kind, how in inputs], sign, partial)
+        return Rows(keys, [of_batch(batch, name, kind, how) for name, kind, how in inputs], sign, partial)
 
     def decode_keys(self, batch: pa.RecordBatch) -> KeyRows:
         """Keys to look up: the columns ``_h`` and ``k0`` … ``kn``."""
@@ -168,9 +167,17 @@ class AggregateOperator:
             seen.add(work, table, slots, rows, wanted[0][0], wheres, self._totals(work, seen))
 
     def settle(self, work: Work) -> None:
-        """Keys whose rows were all taken back die."""
+        """Keys whose rows were all taken back die, and results must fit: within an epoch they need not."""
         if self.layout.alive is not None:
             self._bury(work, self.layout.alive)
+        self._judge(work)
+
+    def _judge(self, work: Work) -> None:
+        bounded = [(one, own) for one, own in zip(self._accumulators, self._ranges, strict=True) if one.bounded]
+        if bounded:
+            concerned, columns = work.concerned(), work.tables[0].columns
+            for accumulator, own in bounded:
+                accumulator.judge(columns[own], concerned)
 
     def _apply_partial(self, work: Work, slots: Ints, rows: Rows) -> None:
         """Rows of keys, and rows of values: how often each came counts for nothing, but whether it did."""
@@ -233,16 +240,16 @@ class AggregateOperator:
 
 def accumulator_of(spec: AggregateSpec, stage: StageSpec) -> Accumulator:
     """The accumulator of one aggregate, or the reason why there is none."""
-    what = f"{spec.function} '{spec.name}'"
+    what, overflow = f"{spec.function} '{spec.name}'", _overflow(stage)
     if spec.function == "count":
-        return Count(spec, stage.ansi)
+        return Count(spec, overflow)
     if spec.function not in (*_NUMERIC, *_CHOSEN, "approx_distinct", "count_distinct"):
         known = ", ".join(["count", *_NUMERIC, *_CHOSEN, "approx_distinct", "count_distinct"])
         raise PlanError(f"{what}: there is no such aggregate.", safe=_REFUSED, todo=f"use one of {known}.")
     if spec.input is None or spec.input_type is None:
         raise PlanError(f"{what} needs a column.", safe=_REFUSED, todo="name the column to aggregate.")
     if spec.function == "count_distinct":
-        return CountDistinct(spec, stage.ansi, required(spec.input_type, f"the column of {what}"))
+        return CountDistinct(spec, overflow, required(spec.input_type, f"the column of {what}"))
     if stage.updating_input and spec.function not in _NUMERIC:
         raise PlanError(
             f"{what} is over an updating input: a value taken back cannot be taken out of a {spec.function}.",
@@ -250,17 +257,26 @@ def accumulator_of(spec: AggregateSpec, stage: StageSpec) -> Accumulator:
             todo="use count, count_distinct, sum, mean, var or stddev, or make the input final by an append window.",
         )
     if spec.function == "approx_distinct":
-        return Distinct(spec, stage.ansi, _sketch_precision(spec))
+        return Distinct(spec, overflow, _sketch_precision(spec))
     kind = required(spec.input_type, f"the column of {what}")
     if spec.function in _CHOSEN:
-        return _CHOSEN[spec.function](spec, stage.ansi, kind)
+        return _CHOSEN[spec.function](spec, overflow, kind)
     if not kind.is_numeric:
         raise PlanError(
             f"{what} is over a column of type {kind.name}, which is not a number.",
             safe=_REFUSED,
             todo="cast the column to a number first.",
         )
-    return _NUMERIC[spec.function](spec, stage.ansi, kind)
+    # Sums of integers and of decimals lose nothing anyway, and nor does the mean of decimals.
+    lossy = kind.kind == "float" or spec.function in ("var", "stddev") or (spec.function, kind.kind) == ("mean", "int")
+    return (_TAKEN_BACK if stage.updating_input and lossy else _NUMERIC)[spec.function](spec, overflow, kind)
+
+
+def _overflow(stage: StageSpec) -> Overflow:
+    if stage.overflow:
+        invariant(stage.overflow in ("fail", "null"), f"unknown overflow {stage.overflow!r}")
+        return "fail" if stage.overflow == "fail" else "null"
+    return "fail" if stage.ansi else "wrap"
 
 
 def _sketch_precision(spec: AggregateSpec) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.invariants import Impossible, invariant
-from holdfast.operators.accumulator import Accumulator
+from holdfast.operators.accumulator import Accumulator, Overflow
 from holdfast.operators.spec import AggregateSpec
 from holdfast.state import arrow, combine, fold, sketch
 from holdfast.state.columns import DECIMAL, FLAG, FLOAT, INT, NO_BYTES, NO_INTS, SPANS, Arena, Array, ColumnSpec, Ints
@@ -22,8 +22,8 @@ from holdfast.state.types import BIGINT, AtomicType
 class _Chosen(Accumulator):
     """An aggregate whose result is one of its values: a value column and a mark whether there is one."""
 
-    def __init__(self, spec: AggregateSpec, ansi: bool, kind: AtomicType) -> None:
-        super().__init__(spec, ansi)
+    def __init__(self, spec: AggregateSpec, overflow: Overflow, kind: AtomicType) -> None:
+        super().__init__(spec, overflow)
         if spec.input is None:
             raise Impossible("this aggregate is of a column")
         self.output = kind
@@ -46,8 +46,8 @@ class _Chosen(Accumulator):
 class Extreme(_Chosen):
     """min and max; NaN is the largest float, strings compare by their bytes."""
 
-    def __init__(self, spec: AggregateSpec, ansi: bool, kind: AtomicType) -> None:
-        super().__init__(spec, ansi, kind)
+    def __init__(self, spec: AggregateSpec, overflow: Overflow, kind: AtomicType) -> None:
+        super().__init__(spec, overflow, kind)
         self._largest = spec.function == "max"
         self.partials = (kind,)
 
@@ -97,8 +97,8 @@ class Extreme(_Chosen):
 class Pick(_Chosen):
     """first and last, by row order; nulls count unless told otherwise."""
 
-    def __init__(self, spec: AggregateSpec, ansi: bool, kind: AtomicType) -> None:
-        super().__init__(spec, ansi, kind)
+    def __init__(self, spec: AggregateSpec, overflow: Overflow, kind: AtomicType) -> None:
+        super().__init__(spec, overflow, kind)
         self._last = spec.function == "last"
         self._ignore_nulls = bool(spec.option("ignore_nulls", False))
 
@@ -144,8 +144,8 @@ class Distinct(Accumulator):
 
     output = BIGINT
 
-    def __init__(self, spec: AggregateSpec, ansi: bool, precision: int) -> None:
-        super().__init__(spec, ansi)
+    def __init__(self, spec: AggregateSpec, overflow: Overflow, precision: int) -> None:
+        super().__init__(spec, overflow)
         if spec.input is None:
             raise Impossible("this aggregate is of a column")
         self.columns = (ColumnSpec("uint8", 1 << precision),)

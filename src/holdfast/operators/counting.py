@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.invariants import Impossible
-from holdfast.operators.accumulator import Accumulator, Input
+from holdfast.operators.accumulator import Accumulator, Input, Overflow
 from holdfast.operators.spec import AggregateSpec
 from holdfast.state import arrow, fold
 from holdfast.state.columns import FLAG, INT, NO_BYTES, Arena, Array, Bytes, Ints
@@ -33,8 +33,8 @@ class CountDistinct(Accumulator):
     output = BIGINT
     columns = (INT,)
 
-    def __init__(self, spec: AggregateSpec, ansi: bool, kind: AtomicType) -> None:
-        super().__init__(spec, ansi)
+    def __init__(self, spec: AggregateSpec, overflow: Overflow, kind: AtomicType) -> None:
+        super().__init__(spec, overflow)
         if spec.input is None:
             raise Impossible("this aggregate is of a column")
         self.kind = kind

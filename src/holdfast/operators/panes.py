@@ -207,8 +207,8 @@ class _Closing:
         of, slots, ends = self._of, np.concatenate(self._slots), np.concatenate(self._ends)
         exact = [np.concatenate(parts) for parts in zip(*self._exact, strict=True)]
         others = [np.concatenate(parts) for parts in zip(*self._others, strict=True)]
-        found = dict(zip(of._exact_numbers, of._exact.finish(exact, [None] * len(exact)), strict=True))
-        found |= zip(of._other_numbers, of._others.finish(others, self._arenas), strict=True)
+        found = dict(zip(of._exact_numbers, of._exact.leave(exact, [None] * len(exact)), strict=True))
+        found |= zip(of._other_numbers, of._others.leave(others, self._arenas), strict=True)
         results = [found[number] for number in range(len(found))]
         keys, size = self._work.tables[RUNNING].keys(slots), of._grid.size
         self._work.emit(of._operator.results(keys, ends - size, size, results))

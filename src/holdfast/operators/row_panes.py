@@ -80,7 +80,7 @@ class RowPanes:
                               arenas, into)  # fmt: skip
         placed = np.empty(len(order), np.int64)
         placed[order] = np.arange(len(order))
-        results = self._aggregates.finish([column[placed] for column in columns], arenas)
+        results = self._aggregates.leave([column[placed] for column in columns], arenas)
         counters = work.tables[COUNTERS]
         size = self._grid.size
         work.emit(self._operator.results(counters.keys(owners), ends - size, size, results))

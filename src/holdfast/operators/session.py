@@ -51,6 +51,7 @@ class SessionSpec:
     mode: str = "append"
     late: tuple[int, ...] = ()
     ansi: bool = True
+    overflow: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,9 @@ class SessionOperator(KeyedOperator):
         # A row exactly a gap later still belongs to it: so it is over when the watermark has passed its end.
         self._reach = spec.gap + 1
         inputs = Inputs()
-        self._aggregates = accumulators(spec.aggregates, inputs, LAST + 1, updating=False, ansi=spec.ansi)
+        self._aggregates = accumulators(
+            spec.aggregates, inputs, LAST + 1, updating=False, ansi=spec.ansi, overflow=spec.overflow
+        )
         self._input = TimedInput(inputs, spec.values, spec.time if spec.unit == "event" else None, spec.late)
         self.state: Fields = (
             *(*self.keys, ("window_start", TIMESTAMP), ("window_end", TIMESTAMP)),
@@ -245,6 +248,7 @@ class SessionOperator(KeyedOperator):
     def _emit(self, work: Work, slots: Ints) -> None:
         if len(slots):
             sessions = work.tables[SESSIONS]
+            self._aggregates.judge(sessions.columns, slots)
             work.emit(
                 self.finish(sessions.keys(slots), [column[slots] for column in sessions.columns], sessions.arenas)
             )

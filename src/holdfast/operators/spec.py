@@ -36,9 +36,13 @@ class AggregateSpec:
 
 @dataclass(frozen=True)
 class StageSpec:
-    """A keyed aggregation. An updating input carries ``_d`` (+1, -1) and may take rows back."""
+    """A keyed aggregation. An updating input carries ``_d`` (+1, -1) and may take rows back.
+
+    ``overflow`` is what becomes of results that are too large for their type ("fail", "null"); "": as ``ansi`` says.
+    """
 
     keys: tuple[Column, ...]
     aggregates: tuple[AggregateSpec, ...]
     updating_input: bool = False
     ansi: bool = True
+    overflow: str = ""

@@ -19,7 +19,7 @@ from holdfast.operators.spec import Column
 from holdfast.state import arrow
 from holdfast.state.columns import NO_INTS, Array, Ints
 from holdfast.state.keys import KeyCodec
-from holdfast.state.payload import Payload, decoded
+from holdfast.state.payload import Payload, of_batch
 from holdfast.state.rows import Rows
 from holdfast.state.slice import Work
 
@@ -53,7 +53,7 @@ class TimedInput:
     def decode(self, batch: pa.RecordBatch, codec: KeyCodec, *, signed: bool, partial: bool) -> Rows:
         wanted = self._inputs.partial if partial else self._inputs.wanted
         sign = arrow.ints(batch.column(MANY if partial else "_d")) if signed or partial else NO_INTS
-        values = [decoded(batch.column(name), kind, how) for name, kind, how in wanted]
+        values = [of_batch(batch, name, kind, how) for name, kind, how in wanted]
         return Rows(codec.decode(batch), values, sign, partial)
 
     def timed(self, work: Work, rows: Rows) -> tuple[Rows, Ints]:

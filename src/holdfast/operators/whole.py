@@ -164,12 +164,14 @@ class WholeWindows:
     def _emit(self, work: Work, slots: Ints) -> None:
         table = work.tables[0]
         if len(slots):
+            self._aggregates.judge(table.columns, slots)
             work.emit(self.finish(table.keys(slots), [column[slots] for column in table.columns], table.arenas))
 
     def _put_out_changed(self, work: Work) -> None:
         table, changed = work.tables[0], work.concerned()
         if len(changed):
             refuse_negative(table.columns[COUNT][changed])
+            self._aggregates.judge(table.columns, changed)
             work.emit(
                 *changelog(
                     self._operator, table, work.before(), changed, lambda at: [column[at] for column in table.columns]

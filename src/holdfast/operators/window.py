@@ -56,6 +56,7 @@ class WindowSpec:
     late: tuple[int, ...] = ()
     updating_input: bool = False
     ansi: bool = True
+    overflow: str = ""
 
 
 class Windows(Protocol):
@@ -83,7 +84,9 @@ class WindowOperator(KeyedOperator):
         self.spec = spec
         inputs = Inputs()
         # Ahead of all aggregates a column counts the rows of a window or pane.
-        aggregates = accumulators(spec.aggregates, inputs, 1, updating=spec.updating_input, ansi=spec.ansi)
+        aggregates = accumulators(
+            spec.aggregates, inputs, 1, updating=spec.updating_input, ansi=spec.ansi, overflow=spec.overflow
+        )
         self._input = TimedInput(inputs, spec.values, spec.time if spec.unit == "event" else None, spec.late)
         edge = BIGINT if spec.unit == "rows" else TIMESTAMP
         self.state: Fields = (*self.keys, ("window_start", edge), ("window_end", edge), *aggregates.fields)

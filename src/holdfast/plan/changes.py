@@ -34,9 +34,9 @@ Aggregating = StageSpec | WindowSpec | SessionSpec
 
 # Compared one by one below, or of no concern to the state: where values stand in the log, what is put out, and how.
 _APART: Mapping[str, frozenset[str]] = {
-    "aggregate": frozenset({"keys", "aggregates"}),
-    "window": frozenset({"keys", "aggregates", "values", "time", "late", "early"}),
-    "session": frozenset({"keys", "aggregates", "values", "time", "late"}),
+    "aggregate": frozenset({"keys", "aggregates", "overflow"}),
+    "window": frozenset({"keys", "aggregates", "values", "time", "late", "early", "overflow"}),
+    "session": frozenset({"keys", "aggregates", "values", "time", "late", "overflow"}),
     "join": frozenset({"keys"}),
     "lookup": frozenset({"keys", "values", "peer", "found", "how"}),  # it holds nothing
     "top_k": frozenset({"keys", "rank", "hidden_keys"}),
@@ -46,6 +46,11 @@ _APART: Mapping[str, frozenset[str]] = {
 }
 _COUNTS = ("count", "count_distinct", "approx_distinct")
 _BY_VALUE = ("count_distinct", "approx_distinct")  # what they hold depends on the type of what came in
+_SAID_OF_OVERFLOW = {
+    "": "as Spark's ANSI mode has it from now on",
+    "fail": "the epoch fails from now on",
+    "null": "null from now on",
+}
 _ROWS = "(rows)"
 _VALUES = "values of "  # the beginning of the names of tables that count_distinct has, followed by who shares them
 # Classes that are pickled by value carry a random UUID, another one in every process.
@@ -116,15 +121,20 @@ def compare(
 
 
 def mends(stored: Sequence[StagePlan], asked: Sequence[StagePlan], level: int) -> bool:
-    """Whether all that differs are functions and states of ``process`` on that level or above it.
+    """Whether all that differs are functions and states of ``process`` on that level or above it, or that results which
+    are too large become null.
 
     Then an epoch that is prepared up to that level, and had raised there, is the same in terms of both graphs: its rows
-    are for the same stages, and what the levels below made of it stays. Outputs may not differ, because the sinks of an
-    epoch are fixed with its first level.
+    are for the same stages, and what the levels below made of it stays: where they could have failed by an overflow and
+    did not, nothing of theirs becomes null. Outputs may not differ, because the sinks of an epoch are fixed with its
+    first level.
     """
+    nulls = {plan.name for plan in asked if getattr(plan.operator, "overflow", "") == "null"}
 
     def rest(plan: StagePlan) -> StagePlan:
         plain, spec = _essence(plan), plan.operator
+        if isinstance(spec, Aggregating) and plan.name in nulls and (spec.overflow or spec.ansi):
+            return replace(plain, operator=replace(spec, overflow="null"))
         if plan.level < level or not isinstance(spec, ProcessSpec):
             return plain
         return replace(plain, operator=replace(spec, function=b"", states=()))
@@ -164,13 +174,15 @@ def _compare_stages(stored: Spec, asked: Spec) -> tuple[list[str], list[str]]:
         refused += _unlike("type of the event time", _time_type(stored), _time_type(asked))
     if isinstance(stored, Aggregating) and isinstance(asked, Aggregating) and not refused:
         _compare_aggregates(stored, asked, told, refused)
+        if stored.overflow != asked.overflow:
+            told.append(f"results that are too large for their type: {_SAID_OF_OVERFLOW[asked.overflow]}")
     if isinstance(stored, ProcessSpec) and isinstance(asked, ProcessSpec):
         _compare_states(stored, asked, told, refused)
     return told, refused
 
 
 def _compare_aggregates(stored: Aggregating, asked: Aggregating, told: list[str], refused: list[str]) -> None:
-    before, now = _members(stored), _members(asked)
+    before, now = accumulators_of(stored), accumulators_of(asked)
     for name, one in now.items():
         if name in before:
             if not _same_state(before[name], one):
@@ -278,7 +290,8 @@ def _takes_back(spec: Spec) -> bool:
 # --- columns by name ------------------------------------------------------------------------------------------------
 
 
-def _members(spec: Aggregating) -> dict[str, Accumulator]:
+def accumulators_of(spec: Aggregating) -> dict[str, Accumulator]:
+    """The accumulators of a stage by their names."""
     stage = StageSpec((), spec.aggregates, _takes_back(spec), spec.ansi)
     return {one.name: accumulator_of(one, stage) for one in spec.aggregates}
 
@@ -321,7 +334,7 @@ def _columns(members: Sequence[Accumulator]) -> list[str]:
 
 
 def _of_aggregate(spec: StageSpec) -> dict[str, list[str]]:
-    members = list(_members(spec).values())
+    members = list(accumulators_of(spec).values())
     taken_back = [_ROWS] if spec.updating_input else []
     tables = {"keys": [*taken_back, *_columns(members)]}
     for seen in values_seen(members):
@@ -331,7 +344,7 @@ def _of_aggregate(spec: StageSpec) -> dict[str, list[str]]:
 
 
 def _of_window(spec: WindowSpec) -> dict[str, list[str]]:
-    members = list(_members(spec).values())
+    members = list(accumulators_of(spec).values())
     every = [_ROWS, *_columns(members)]
     counted = {"counters": [_ROWS]} if spec.unit == "rows" else {}
     if spec.every == spec.size or spec.mode == "update" or spec.early > 0:
@@ -346,7 +359,7 @@ def _of_window(spec: WindowSpec) -> dict[str, list[str]]:
 
 def _of_session(spec: SessionSpec) -> dict[str, list[str]]:
     own = [_ROWS, "(first)", "(last)"]
-    return {"sessions": own + _columns(list(_members(spec).values())), "owners": ["open", "lowest"]}
+    return {"sessions": own + _columns(list(accumulators_of(spec).values())), "owners": ["open", "lowest"]}
 
 
 def _of_process(spec: ProcessSpec) -> dict[str, list[str]]:

@@ -20,10 +20,12 @@ from pyspark.sql.types import StructType
 
 from holdfast.errors import PlanError
 from holdfast.invariants import Impossible
-from holdfast.operators.build import kind_of
+from holdfast.operators.build import Spec, kind_of
 from holdfast.operators.distinct import DistinctSpec
+from holdfast.operators.session import SessionSpec
 from holdfast.operators.spec import Column as PlainColumn
 from holdfast.operators.spec import StageSpec
+from holdfast.operators.window import WindowSpec
 from holdfast.plan.bounds import Columns
 from holdfast.plan.data import to_plain
 from holdfast.plan.ddl import struct_of
@@ -165,6 +167,10 @@ class Plan:
         """The same plan for so many slices: a Bloom filter is as large as a slice's share of the keys asks for."""
         return replace(self, planned=tuple(_sized(stage, slices) for stage in self.planned))
 
+    def overflowing(self, how: str | None) -> Self:
+        """The same plan with what a start says of results that are too large; None: Spark's ANSI mode does."""
+        return self if how is None else replace(self, planned=tuple(_overflowing(one, how) for one in self.planned))
+
     def intake(self, level: int) -> list[StageInput]:
         """The inputs whose rows are taken in at that level, in the order of their numbers."""
         found = [item for stage in self.planned for item in stage.inputs if item.place.level == level]
@@ -268,7 +274,19 @@ def _sized(stage: PlannedStage, slices: int) -> PlannedStage:
     spec = stage.plan.operator
     if not isinstance(spec, DistinctSpec) or spec.bloom is None:
         return stage
-    plan = replace(stage.plan, operator=replace(spec, slices=slices))
+    return _with_operator(stage, replace(spec, slices=slices))
+
+
+def _overflowing(stage: PlannedStage, how: str) -> PlannedStage:
+    spec = stage.plan.operator
+    if not isinstance(spec, StageSpec | WindowSpec | SessionSpec):
+        return stage
+    said_already = how == "fail" and spec.ansi
+    return _with_operator(stage, replace(spec, overflow="" if said_already else how))
+
+
+def _with_operator(stage: PlannedStage, spec: Spec) -> PlannedStage:
+    plan = replace(stage.plan, operator=spec)
     return replace(stage, plan=plan, inputs=tuple(replace(item, plan=plan) for item in stage.inputs))
 
 
@@ -281,7 +299,7 @@ def _described(plan: StagePlan) -> dict[str, Any]:
             for one in spec.aggregates
         ]
         return {"level": plan.level, "keys": keys, "aggregates": aggregates, "ansi": spec.ansi}
-    said = {name: value for name, value in to_plain(spec).items() if name not in ("keys", "function")}
+    said = {name: value for name, value in to_plain(spec).items() if name not in ("keys", "function", "overflow")}
     return {"level": plan.level, "kind": kind_of(spec), "keys": keys, **said}
 
 

@@ -74,7 +74,7 @@ def aggregable(item: StageInput, rows: DataFrame) -> bool:
             return False
     elif not isinstance(spec, StageSpec):
         return False
-    return can_preaggregate(rows.schema, _keys(item), _partials(item), ansi=spec.ansi)
+    return can_preaggregate(rows.schema, _keys(item), _partials(item))
 
 
 def aggregated(item: StageInput, rows: DataFrame, late: int | None = None, latest: int | None = None) -> DataFrame:

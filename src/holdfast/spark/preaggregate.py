@@ -49,6 +49,7 @@ MOST_VALUES = 4
 _SPARK_FUNCTION = {"mean": "avg", "var": "var_samp", "stddev": "var_samp"}
 _COUNT_ROWS = "count(1)"
 _UNBOUNDED_PRECISION = 28
+_LOWER_HALF = (1 << 32) - 1
 
 
 @dataclass(frozen=True)
@@ -68,14 +69,12 @@ def values_of(aggregates: Sequence[PartialColumnSpec]) -> list[str]:
     return list(dict.fromkeys(spec.column for spec in aggregates if spec.function == DISTINCT and spec.column))
 
 
-def can_preaggregate(
-    schema: StructType, keys: Sequence[str], aggregates: Sequence[PartialColumnSpec], *, ansi: bool = True
-) -> bool:
+def can_preaggregate(schema: StructType, keys: Sequence[str], aggregates: Sequence[PartialColumnSpec]) -> bool:
     """Whether ``partial_aggregate`` takes these keys and aggregates; a job that cannot sends its rows
     whole.
 
-    Without ANSI, Spark's decimal sums turn to null for ever when they overflow. A partial row has no way to
-    say so, hence decimals wide enough for that are left to the stage.
+    Whether a sum is too large is for the stage to say, of all its rows together. Spark's own sums must not get there
+    before: bigints are summed in halves, and decimals wide enough for it are left to the stage.
     """
     types = field_types(schema)
     if not keys or any(key not in types or key_type_error(types[key]) for key in keys):
@@ -93,7 +92,7 @@ def can_preaggregate(
         except PlanError:
             return False
         decimal = decimal_parameters(input_type or "")
-        if decimal and not ansi and spec.function in ("sum", "mean") and decimal[0] > _UNBOUNDED_PRECISION:
+        if decimal and spec.function in ("sum", "mean") and decimal[0] > _UNBOUNDED_PRECISION:
             return False
     return len(values_of(aggregates)) <= MOST_VALUES
 
@@ -106,9 +105,7 @@ def partial_aggregate(df: DataFrame, keys: Sequence[str], aggregates: Sequence[P
     maximum of a string makes Spark sort each partition by key first.
     """
     schema = df.schema
-    if not can_preaggregate(schema, keys, aggregates, ansi=False) and not (
-        can_preaggregate(schema, keys, aggregates) and df.sparkSession.conf.get("spark.sql.ansi.enabled") == "true"
-    ):
+    if not can_preaggregate(schema, keys, aggregates):
         return None
     recipe = _recipe(_client(df), tuple(keys), tuple(aggregates), tuple(field_types(schema).items()))
     return DataFrame(recipe.apply(df), df.sparkSession)
@@ -204,10 +201,10 @@ class _Buffers:
         self._starts: dict[str, int] = {}
         self.width = 0
         for spec in (*aggregates, PartialColumnSpec("count")):
-            call = _call(spec)
-            if call is not None and call not in self._starts:
-                self._starts[call] = self.width
-                self.width += self._width(spec)
+            for call, width in self._calls(spec):
+                if call not in self._starts:
+                    self._starts[call] = self.width
+                    self.width += width
 
     @property
     def calls(self) -> list[str]:
@@ -217,13 +214,10 @@ class _Buffers:
         """SQL of every partial column over ``b0, b1, ...``, with so many columns of distinct values."""
         selected: list[str] = []
         for i, spec in enumerate(self._aggregates):
-            call = _call(spec)
-            if call is None:
-                continue
-            start = self._starts[call]
-            for part in range(len(partial_types(spec.function, self._input_type(spec)))):
-                value = self._checked(spec, start) if part == 0 else f"b{start + part}"
-                selected.append(f"{value} AS p{i}_{part}")
+            own = [f"b{self._starts[call] + part}" for call, width in self._calls(spec) for part in range(width)]
+            if self._is_decimal_sum(spec):
+                own = [f"CASE WHEN {own[1]} THEN NULL ELSE {own[0]} END"]
+            selected += [f"{value} AS p{i}_{part}" for part, value in enumerate(own)]
         rows = f"b{self._starts[_COUNT_ROWS]}"
         if values:  # every row is also in its key's
             rows = f"CASE WHEN {GROUP_COLUMN} = {_grouping_id(values)} THEN {rows} ELSE 0L END"
@@ -232,23 +226,21 @@ class _Buffers:
     def _input_type(self, spec: PartialColumnSpec) -> str | None:
         return None if spec.column is None else self._types[spec.column]
 
-    def _is_decimal(self, spec: PartialColumnSpec) -> bool:
-        return decimal_parameters(self._input_type(spec) or "") is not None
+    def _is_decimal_sum(self, spec: PartialColumnSpec) -> bool:
+        return spec.function == "sum" and decimal_parameters(self._input_type(spec) or "") is not None
 
-    def _width(self, spec: PartialColumnSpec) -> int:
-        if spec.function == "sum" and self._is_decimal(spec):
-            return 2  # the sum, and whether it is still empty
-        return len(partial_types(spec.function, self._input_type(spec)))
-
-    def _checked(self, spec: PartialColumnSpec, start: int) -> str:
-        """The first partial column; a decimal sum is null in the buffer once it has overflowed."""
-        value = f"b{start}"
-        if not self._is_decimal(spec) or spec.function not in ("sum", "mean"):
-            return value
-        overflow = f"raise_error('ARITHMETIC_OVERFLOW: {spec.function} of column {_literal(spec.column)}')"
-        if spec.function == "sum":
-            return f"CASE WHEN b{start + 1} THEN NULL WHEN {value} IS NULL THEN {overflow} ELSE {value} END"
-        return f"CASE WHEN {value} IS NULL THEN {overflow} ELSE {value} END"
+    def _calls(self, spec: PartialColumnSpec) -> list[tuple[str, int]]:
+        """What Spark is to compute, and the number of buffer columns that each has."""
+        if spec.function == DISTINCT:  # nothing where all rows count
+            return [] if spec.where is None else [(f"count({quoted(spec.where)})", 1)]
+        if spec.column is None:
+            return [(_COUNT_ROWS, 1)]
+        name, kind = quoted(spec.column), self._input_type(spec)
+        if spec.function == "sum" and kind == "bigint":
+            return [(f"sum({name} & {_LOWER_HALF}L)", 1), (f"sum(shiftright({name}, 32))", 1)]
+        # A decimal sum has a column beside it that says whether it is still empty.
+        width = 2 if self._is_decimal_sum(spec) else len(partial_types(spec.function, kind))
+        return [(f"{_SPARK_FUNCTION.get(spec.function, spec.function)}({name})", width)]
 
 
 def _grouping_id(values: int, at: int | None = None) -> int:
@@ -265,19 +257,6 @@ def _values(count: int) -> list[str]:
         *(f"d{at}" for at in range(count)),
         f"CAST(CASE {GROUP_COLUMN} {which} ELSE 0 END AS INT) AS {GROUP_COLUMN}",
     ]
-
-
-def _call(spec: PartialColumnSpec) -> str | None:
-    """What Spark is to compute; nothing for a count of distinct values that all rows count for."""
-    if spec.function == DISTINCT:
-        return None if spec.where is None else f"count({quoted(spec.where)})"
-    if spec.column is None:
-        return _COUNT_ROWS
-    return f"{_SPARK_FUNCTION.get(spec.function, spec.function)}({quoted(spec.column)})"
-
-
-def _literal(text: str | None) -> str:
-    return (text or "").replace("\\", "\\\\").replace("'", "\\'")
 
 
 def _client(df: DataFrame) -> Any:

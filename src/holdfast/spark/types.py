@@ -124,6 +124,8 @@ def partial_types(function: str, input_type: DataType | str | None) -> list[str]
         return [_bounded_decimal(decimal[0] + 10, decimal[1]) if decimal else "double", "bigint"]
     if function in ("var", "stddev"):
         return ["double", "double", "double"]
+    if function == "sum" and simple_type(input_type or "") == "bigint":
+        return ["bigint", "bigint"]  # of the lower and of the upper halves: their sums cannot overflow
     return [result]
 
 

@@ -42,6 +42,7 @@ class ColumnSpec:
 
 INT, FLOAT, FLAG = ColumnSpec("int64"), ColumnSpec("float64"), ColumnSpec("uint8")
 DECIMAL, SPANS = ColumnSpec("int64", 2), ColumnSpec("int64", 2, spans=True)
+QUADS = ColumnSpec("float64", 4)
 
 
 def grown(column: Array, used: int, capacity: int) -> Array:

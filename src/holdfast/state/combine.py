@@ -9,21 +9,19 @@ from __future__ import annotations
 from holdfast.state.kernel import (
     Bool,
     Int,
-    RFloats,
     RInts,
     RPairs,
     RSketches,
     Void,
-    WFloats,
     WInts,
     WSketches,
     kernel,
 )
 
 
-@kernel(Int(WInts, WInts, RInts, RInts, RInts, Bool, Bool))
-def combine_ints(total, seen, slots, other, other_seen, taken_out, checked):  # type: ignore[no-untyped-def]
-    """Sums into sums, or out of them. Returns the row that overflowed, or -1; unchecked sums wrap around."""
+@kernel(Void(WInts, WInts, WInts, RInts, RInts, RInts, RInts, Bool))
+def combine_ints(total, seen, wraps, slots, other, other_seen, other_wraps, taken_out):  # type: ignore[no-untyped-def]
+    """Sums into sums, or out of them."""
     for i in range(slots.shape[0]):
         slot = slots[i]
         old, value = total[slot], other[i]
@@ -31,32 +29,17 @@ def combine_ints(total, seen, slots, other, other_seen, taken_out, checked):  # 
             new = old - value
             overflow = (old ^ value) & (old ^ new)
             seen[slot] -= other_seen[i]
+            carried = -other_wraps[i]
         else:
             new = old + value
             overflow = (old ^ new) & (value ^ new)
             seen[slot] += other_seen[i]
-        if checked and overflow < 0:
-            return i
+            carried = other_wraps[i]
+        if overflow < 0:
+            carried += 1 if old >= 0 else -1
+        if carried:
+            wraps[slot] += carried
         total[slot] = new
-    return -1
-
-
-@kernel(Void(WFloats, WFloats, WFloats, RInts, RFloats, RFloats, RFloats))
-def combine_moments(n, mean, m2, slots, other_n, other_mean, other_m2):  # type: ignore[no-untyped-def]
-    """Chan's formula; into an empty slot as they are, for a product with its zero could be inf * 0."""
-    for i in range(slots.shape[0]):
-        slot = slots[i]
-        if other_n[i] == 0.0:
-            continue
-        if n[slot] == 0.0:
-            n[slot], mean[slot], m2[slot] = other_n[i], other_mean[i], other_m2[i]
-            continue
-        together = n[slot] + other_n[i]
-        delta = other_mean[i] - mean[slot]
-        step = delta / together
-        mean[slot] += step * other_n[i]
-        m2[slot] += other_m2[i] + delta * step * n[slot] * other_n[i]
-        n[slot] = together
 
 
 @kernel(Void(WSketches, RInts, RSketches))

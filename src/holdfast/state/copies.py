@@ -108,6 +108,28 @@ def whole(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.concat_batches(parts).replace_schema_metadata(_labelled(parts[0].schema, joined).metadata)
 
 
+def reshaped(copy: pa.RecordBatch, number: int, layout: Layout, columns: Sequence[int | None]) -> pa.RecordBatch:
+    """A copy as one of table ``number`` of another layout: slots, keys and change epochs as they are; columns from
+    where they were, or zeros, which is no value."""
+    plain, arrays = schema(layout), []
+    for field in plain:
+        if not field.name.startswith("a"):
+            arrays.append(copy.column(field.name))
+            continue
+        at = columns[int(field.name[1:])]
+        arrays.append(_zeros(field.type, len(copy)) if at is None else copy.column(f"a{at}"))
+    header = replace(header_of(copy), table=number)
+    return pa.RecordBatch.from_arrays(arrays, schema=_labelled(plain, header))
+
+
+def _zeros(kind: pa.DataType, rows: int) -> pa.Array:
+    if pa.types.is_large_binary(kind):
+        return pa.array([b""] * rows, kind)
+    if pa.types.is_fixed_size_binary(kind):
+        return pa.FixedSizeBinaryArray.from_buffers(kind, rows, [None, pa.py_buffer(bytes(rows * kind.byte_width))])
+    return pa.array(np.zeros(rows, kind.to_pandas_dtype()))
+
+
 def _labelled(plain: pa.Schema, header: Header) -> pa.Schema:
     return plain.with_metadata({_HEADER: json.dumps(asdict(header))})
 

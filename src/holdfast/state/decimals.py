@@ -1,4 +1,4 @@
-"""Decimal arithmetic in 128 bits: sums that notice leaving their precision, and means rounded half up.
+"""Decimal arithmetic in 128 bits and more: sums, whether they fit their precision, and means rounded half up.
 
 A decimal is two int64 words, low then high, in two's complement, which is Arrow's own layout. Numba has no
 128-bit integer, so carries are made by hand; mixing signed and unsigned words would silently make floats,
@@ -11,11 +11,7 @@ import numba
 import numpy as np
 
 from holdfast.state.columns import Ints
-from holdfast.state.kernel import Bool, Int, RBytes, RInts, RPairs, WBytes, WInts, WPairs, kernel
-
-# In the count of values seen: this sum left its precision (and ANSI is off), so it is null for good.
-OVERFLOWED = -(1 << 62)
-_LOST = OVERFLOWED // 2
+from holdfast.state.kernel import Int, RBytes, RInts, RPairs, Void, WBytes, WInts, WPairs, kernel
 
 
 def limit(precision: int) -> Ints:
@@ -35,15 +31,13 @@ def _below(low, high, other_low, other_high):  # type: ignore[no-untyped-def]
     return high < other_high or (high == other_high and np.uint64(low) < np.uint64(other_low))
 
 
-@kernel(Int(WPairs, WInts, RInts, RPairs, RBytes, RInts, RInts, RInts, Bool))
-def sum_decimals(total, seen, slots, values, valid, sign, weight, bound, checked):  # type: ignore[no-untyped-def]
-    """Returns the row whose sum left the precision, or -1; unchecked, that sum becomes null for good."""
-    bound_low, bound_high = bound[0], bound[1]
-    least_low, least_high = _negated(bound_low, bound_high)
+@kernel(Void(WPairs, WInts, WInts, RInts, RPairs, RBytes, RInts, RInts))
+def sum_decimals(total, seen, wraps, slots, values, valid, sign, weight):  # type: ignore[no-untyped-def]
+    """A sum is ``total`` and ``wraps`` times 2**128: whether it fits its precision is asked when somebody wants it."""
     for i in range(slots.shape[0]):
-        slot = slots[i]
-        if (valid.shape[0] != 0 and not valid[i]) or seen[slot] < _LOST:
+        if valid.shape[0] != 0 and not valid[i]:
             continue
+        slot = slots[i]
         low, high = values[i, 0], values[i, 1]
         if sign.shape[0] != 0 and sign[i] < 0:
             low, high = _negated(low, high)
@@ -51,18 +45,20 @@ def sum_decimals(total, seen, slots, values, valid, sign, weight, bound, checked
         new_low = np.uint64(total[slot, 0]) + np.uint64(low)
         carry = np.int64(1) if new_low < np.uint64(low) else np.int64(0)
         new_high = old_high + high + carry
-        wrapped = ((old_high ^ new_high) & (high ^ new_high)) < 0
-        fits = _below(np.int64(new_low), new_high, bound_low, bound_high) and _below(
-            least_low, least_high, np.int64(new_low), new_high
-        )
-        if wrapped or not fits:
-            if checked:
-                return i
-            seen[slot] = OVERFLOWED
-            continue
+        if ((old_high ^ new_high) & (high ^ new_high)) < 0:
+            wraps[slot] += 1 if old_high >= 0 else -1
         total[slot, 0], total[slot, 1] = np.int64(new_low), new_high
         seen[slot] += weight[i] if weight.shape[0] != 0 else 1
-    return -1
+
+
+@kernel(Void(RPairs, RInts, RInts, RInts, WBytes))
+def fitting(total, seen, wraps, bound, fits):  # type: ignore[no-untyped-def]
+    """Which sums are of any values, and within a precision."""
+    least_low, least_high = _negated(bound[0], bound[1])
+    for i in range(total.shape[0]):
+        low, high = total[i, 0], total[i, 1]
+        within = _below(low, high, bound[0], bound[1]) and _below(least_low, least_high, low, high)
+        fits[i] = 1 if seen[i] > 0 and wraps[i] == 0 and within else 0
 
 
 @numba.njit(nogil=True)
@@ -95,18 +91,13 @@ def _times(low, high, factor):  # type: ignore[no-untyped-def]
     return (a & mask) | (b << half), (c & mask) | (d << half), (d >> np.uint64(31)) != np.uint64(0)
 
 
-@kernel(Int(RPairs, RInts, Int, RInts, Bool, WPairs, WBytes))
-def mean_decimals(total, seen, digits, bound, checked, result, valid):  # type: ignore[no-untyped-def]
-    """total / seen with ``digits`` more digits, half up; null where nothing was seen or the result does not
-    fit.
-
-    Returns the row that does not fit, or -1.
-    """
+@kernel(Void(RPairs, RInts, Int, RInts, WPairs, WBytes))
+def mean_decimals(total, seen, digits, bound, result, valid):  # type: ignore[no-untyped-def]
+    """total / seen with ``digits`` more digits, half up, where ``valid``; no longer valid where it does not fit."""
     ten, one, zero = np.uint64(10), np.uint64(1), np.uint64(0)
     for i in range(total.shape[0]):
         result[i, 0] = result[i, 1] = 0
-        valid[i] = 0
-        if seen[i] <= 0:
+        if not valid[i]:
             continue
         negative = total[i, 1] < 0
         signed_low, signed_high = total[i, 0], total[i, 1]
@@ -129,12 +120,9 @@ def mean_decimals(total, seen, digits, bound, checked, result, valid):  # type: 
             if low == zero:
                 high += one
         if lost or not _below(np.int64(low), np.int64(high), bound[0], bound[1]):
-            if checked:
-                return i
+            valid[i] = 0
             continue
         signed_low, signed_high = np.int64(low), np.int64(high)
         if negative:
             signed_low, signed_high = _negated(signed_low, signed_high)
         result[i, 0], result[i, 1] = signed_low, signed_high
-        valid[i] = 1
-    return -1

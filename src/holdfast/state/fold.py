@@ -54,9 +54,9 @@ def see_or_take_back(times, total, values, slots, where, sign):  # type: ignore[
             total[slots[i]] += (1 if before + sign[i] > 0 else 0) - (1 if before > 0 else 0)
 
 
-@kernel(Int(WInts, WInts, RInts, RInts, RBytes, RInts, Bool))
-def sum_ints(total, seen, slots, values, valid, sign, checked):  # type: ignore[no-untyped-def]
-    """Returns the row that overflowed, or -1; unchecked sums wrap around, as Java's do."""
+@kernel(Void(WInts, WInts, WInts, RInts, RInts, RBytes, RInts))
+def sum_ints(total, seen, wraps, slots, values, valid, sign):  # type: ignore[no-untyped-def]
+    """A sum is ``total`` and ``wraps`` times 2**64: the latter is touched only where 64 bits are not enough."""
     for i in range(slots.shape[0]):
         if valid.shape[0] != 0 and not valid[i]:
             continue
@@ -70,10 +70,30 @@ def sum_ints(total, seen, slots, values, valid, sign, checked):  # type: ignore[
             new = old + value
             overflow = (old ^ new) & (value ^ new)
             seen[slot] += 1
-        if checked and overflow < 0:
-            return i
+        if overflow < 0:
+            wraps[slot] += 1 if old >= 0 else -1
         total[slot] = new
-    return -1
+
+
+@kernel(Void(WInts, WInts, WInts, RInts, RInts, RInts, RBytes))
+def sum_halves(total, seen, wraps, slots, low, high, valid):  # type: ignore[no-untyped-def]
+    """Sums of the lower and of the upper 32 bits of many values each."""
+    for i in range(slots.shape[0]):
+        if valid.shape[0] != 0 and not valid[i]:
+            continue
+        slot, carried = slots[i], high[i] >> 32
+        value = high[i] << 32
+        if value < 0:
+            carried += 1
+        for addend in (value, low[i]):
+            old = total[slot]
+            new = old + addend
+            if ((old ^ new) & (addend ^ new)) < 0:
+                carried += 1 if old >= 0 else -1
+            total[slot] = new
+        seen[slot] += 1
+        if carried:
+            wraps[slot] += carried
 
 
 @kernel(Void(WFloats, WInts, RInts, RFloats, RBytes, RInts, RInts))
@@ -87,44 +107,6 @@ def sum_floats(total, seen, slots, values, valid, sign, weight):  # type: ignore
         else:
             total[slot] += values[i]
         seen[slot] += weight[i] if weight.shape[0] != 0 else 1
-
-
-@kernel(Void(WFloats, WFloats, WFloats, RInts, RFloats, RBytes, RInts))
-def moments(n, mean, m2, slots, values, valid, sign):  # type: ignore[no-untyped-def]
-    """Count, mean and sum of squared differences, by Welford's updates, and those taken back."""
-    for i in range(slots.shape[0]):
-        if valid.shape[0] != 0 and not valid[i]:
-            continue
-        slot = slots[i]
-        delta = values[i] - mean[slot]
-        if sign.shape[0] != 0 and sign[i] < 0:
-            n[slot] -= 1.0
-            if n[slot] == 0.0:
-                mean[slot] = m2[slot] = 0.0
-            else:
-                mean[slot] -= delta / n[slot]
-                left = m2[slot] - delta * (values[i] - mean[slot])
-                m2[slot] = 0.0 if left < 0.0 else left  # NaN stays NaN
-        else:
-            n[slot] += 1.0
-            step = delta / n[slot]
-            mean[slot] += step
-            m2[slot] += delta * (delta - step)
-
-
-@kernel(Void(WFloats, WFloats, WFloats, RInts, RFloats, RFloats, RFloats, RBytes))
-def merge_moments(n, mean, m2, slots, other_n, other_mean, other_m2, valid):  # type: ignore[no-untyped-def]
-    """Moments of many rows at a time, by Chan's formula."""
-    for i in range(slots.shape[0]):
-        if (valid.shape[0] != 0 and not valid[i]) or other_n[i] == 0.0:
-            continue
-        slot = slots[i]
-        together = n[slot] + other_n[i]
-        delta = other_mean[i] - mean[slot]
-        step = delta / together
-        mean[slot] += step * other_n[i]
-        m2[slot] += other_m2[i] + delta * step * n[slot] * other_n[i]
-        n[slot] = together
 
 
 @numba.njit(nogil=True, inline="always")

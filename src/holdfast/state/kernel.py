@@ -56,4 +56,5 @@ RPairs, WPairs = _array(types.int64, 2, readonly=True), _array(types.int64, 2, r
 RFloats, WFloats = _array(types.float64, 1, readonly=True), _array(types.float64, 1, readonly=False)
 RShorts, WShorts = _array(types.int32, 1, readonly=True), _array(types.int32, 1, readonly=False)
 RBytes, WBytes = _array(types.uint8, 1, readonly=True), _array(types.uint8, 1, readonly=False)
+RQuads, WQuads = _array(types.float64, 2, readonly=True), _array(types.float64, 2, readonly=False)
 RSketches, WSketches = _array(types.uint8, 2, readonly=True), _array(types.uint8, 2, readonly=False)

@@ -49,6 +49,12 @@ def decoded(array: pa.Array, kind: AtomicType | None, how: str) -> Values:
     return Values(arrow.ints(array) if how == "int" else arrow.floats(array), valid)
 
 
+def of_batch(batch: pa.RecordBatch, name: str, kind: AtomicType | None, how: str) -> Values:
+    """A column of a batch by name. Upper halves of sums (``p…_1``) are not in a log from before there were any."""
+    at = batch.schema.get_field_index(name)
+    return decoded(batch.column(at), kind, how) if at >= 0 else Values(np.zeros(len(batch), np.int64))
+
+
 class Payload:
     """Rows of these types, as two columns of a table for each."""
 

@@ -10,11 +10,24 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from holdfast.state import bloom, columns, combine, content, decimals, fold, index, keys, multimap, sketch
+from holdfast.state import (
+    bloom,
+    columns,
+    combine,
+    content,
+    decimals,
+    exact,
+    fold,
+    index,
+    keys,
+    moments,
+    multimap,
+    sketch,
+)
 from holdfast.state.kernel import REGISTRY
 
 # Importing them registers their kernels.
-_MODULES = (bloom, columns, combine, content, decimals, fold, index, keys, multimap, sketch)
+_MODULES = (bloom, columns, combine, content, decimals, exact, fold, index, keys, moments, multimap, sketch)
 
 
 def warm() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql.types import StructType
 
 from holdfast.api.drawing import Drawing
+from holdfast.api.options import OnOverflow, checked_overflow
 from holdfast.api.stream import Stream
 from holdfast.errors import PlanError
 from holdfast.plan.compile import Plan
@@ -28,11 +29,17 @@ class Job(Drawing):
         """A source of rows with these columns: ``read("user string, n bigint, ts timestamp", name="clicks")``."""
         return self._add_source(MemoryFrame(schema_of(schema) if isinstance(schema, str) else schema), name)
 
-    def start(self, *, slices: int = 4, clock: str = "2026-01-01 00:00:00") -> Run:
-        """Begin with no state, at that time of the epoch clock, which only ``run.advance`` moves."""
+    def start(
+        self, *, slices: int = 4, clock: str = "2026-01-01 00:00:00", on_overflow: OnOverflow | None = None
+    ) -> Run:
+        """Begin with no state, at that time of the epoch clock, which only ``run.advance`` moves.
+
+        ``on_overflow`` is as for ``holdfast.Job.start``.
+        """
+        checked_overflow(on_overflow)
         if not 1 <= slices <= 256:
             raise PlanError(f"A test cannot have {slices} slices.", todo="Choose 1 to 256; a few show all there is.")
-        return Run(self, self.plan().sized(slices), slices, at(clock))
+        return Run(self, self.plan().overflowing(on_overflow).sized(slices), slices, at(clock))
 
     def plan(self) -> Plan:
         return Plan(*self._drawn())
