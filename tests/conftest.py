@@ -8,18 +8,20 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import dealing
+import jvm
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
-# Every driver here lives for seconds: optimising its code costs more than that gains.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-ROOT = Path(__file__).parents[1]
-MOST_WORKERS = 6
+PATIENCE = 30.0
+"""Seconds for what ends by itself at once, unless the machine is busy."""
 for _folder in ("end_to_end", "container", "master", "testing"):
     sys.path.insert(0, str(Path(__file__).parent / _folder))
+jvm.set_environment()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -41,15 +43,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Processes side by side under ``-n auto``: one more than there are cores, since a test on Spark mostly waits.
-
-    None for files that were named one by one: what is looked at closely should not be far away.
-    """
-    named = [argument for argument in config.args if ".py" in argument]
-    return 0 if named and len(named) == len(config.args) else min(MOST_WORKERS, (os.cpu_count() or 1) + 1)
+    return dealing.workers(config.args)
 
 
-@pytest.hookimpl(tryfirst=True)  # before the worker writes groups into names
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> dealing.Dealing:
+    config.option.loadscopereorder = False
+    return dealing.Dealing(config, log)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Heavy tests are left out unless asked for: what runs with every change must end within 12 minutes."""
     if not config.getoption("--heavy"):
@@ -57,26 +58,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if heavy:
             config.hook.pytest_deselected(items=heavy)
             items[:] = [item for item in items if not item.get_closest_marker("heavy")]
-    if config.getoption("dist") == "loadgroup" or hasattr(config, "workerinput"):
-        _deal(items)
-
-
-def _deal(items: list[pytest.Item]) -> None:
-    """What goes to a worker at once, and in which order.
-
-    Tests on Spark go one by one, so that none waits behind another while a worker is idle; all others, and those that
-    share what their module sets up, by file. Long ones first: the end is made of what takes no time.
-    """
-    for item in items:
-        alone = item.get_closest_marker("spark") and not _shares_with_its_module(item)
-        if not alone and not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(ROOT))))
-    items.sort(key=lambda item: (not item.get_closest_marker("long"), not item.get_closest_marker("spark")))
-
-
-def _shares_with_its_module(item: pytest.Item) -> bool:
-    found = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
-    return any(fixture.scope == "module" for fixtures in found.values() for fixture in fixtures)
+    if hasattr(config, "workerinput"):
+        items[:] = dealing.in_order(items)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -129,7 +112,7 @@ def nothing_left_behind() -> Iterator[None]:
     """A test that leaves a container or one of our threads running has failed."""
     before = {thread.ident for thread in threading.enumerate()}
     yield
-    deadline = time.monotonic() + 3
+    deadline = time.monotonic() + PATIENCE
     while True:
         threads = [
             thread.name

@@ -11,13 +11,13 @@ import hashlib
 import os
 import shutil
 import subprocess
-import time
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = {**os.environ, "PIP_NO_INDEX": "1"}
 
@@ -113,12 +113,11 @@ def test_two_first_starts_at_once_set_up_once(started: Started) -> None:
     assert said.endswith(f"{started.root}/.venv\n")
 
 
-def test_the_second_start_is_fast_and_silent(started: Started) -> None:
-    start = time.perf_counter()
+def test_the_second_start_does_nothing_and_says_nothing(started: Started) -> None:
+    stamp = (started.root / ".venv" / "holdfast.stamp").stat()
     second = dev(started.root, "demo", "--rows", "7")
-    seconds = time.perf_counter() - start
     assert (second.returncode, second.stdout, second.stderr) == (0, started.outputs[0][0], "")
-    assert seconds < 1.5  # 0.05 s on an idle machine; this one may be busy
+    assert (started.root / ".venv" / "holdfast.stamp").stat() == stamp
 
 
 def test_a_changed_lock_is_installed_into_the_environment_there_is(started: Started) -> None:
@@ -218,8 +217,7 @@ def test_test_runs_every_check_and_fails_if_any_does(started: Started) -> None:
     for tool, code in [("ruff", "sys.argv[1] == 'check'"), ("mypy", "1"), ("pytest", "0")]:
         Path(site, f"{tool}.py").write_text(f"import sys\nprint({tool!r}, *sys.argv[1:])\nsys.exit({code})\n")
     done = dev(started.root, "test", "-k", "one two")
-    pytest_was = "pytest -n auto --dist loadgroup --no-loadscope-reorder -k one two"
-    assert done.stdout.splitlines() == ["ruff check .", "ruff format --check .", pytest_was, "mypy"]
+    assert done.stdout.splitlines() == ["ruff check .", "ruff format --check .", "pytest -n auto -k one two", "mypy"]
     assert done.returncode == 1
     assert done.stderr == "[dev] Failed: ruff check, mypy\n"
 

@@ -34,7 +34,7 @@ from holdfast.invariants import invariant
 from holdfast.java import find_java
 
 MARK = "HOLDFAST_CLUSTER"  # in the environment of everything the cluster starts
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 TASK_CPUS = "0.95"  # just under a core: what is left is the place of a container's task
 _HOME = Path(pyspark.__file__).parent
 _DEPLOY = "org.apache.spark.deploy"
@@ -128,6 +128,7 @@ class Cluster:
 
     def _launch(self, name: str, main: str, *arguments: str, environment: dict[str, str] | None = None) -> int:
         inherited = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))}
+        inherited |= {key: os.environ[key] for key in _FOR_DAEMONS if key in os.environ}
         settings = {
             "SPARK_HOME": str(_HOME),
             "JAVA_HOME": str(find_java()),
@@ -155,6 +156,7 @@ class Cluster:
         return HoldfastError(f"The cluster's {name} did not come up. Its last lines:\n{last}")
 
 
+_FOR_DAEMONS = ("SPARK_DAEMON_JAVA_OPTS", "SPARK_LAUNCHER_OPTS")
 # Spark's daemons take the next port when theirs is taken; the master must be where its URL says.
 _STAY_ON_PORT = {"SPARK_MASTER_OPTS": "-Dspark.port.maxRetries=0"}
 
