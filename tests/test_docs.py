@@ -50,6 +50,7 @@ def modules_with_examples() -> list[str]:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 @pytest.mark.parametrize("document", programs(), ids=lambda file: str(file.relative_to(ROOT)))
 def test_document(document: Path, tmp_path: Path) -> None:
     script = tmp_path / document.with_suffix(".py").name
@@ -75,6 +76,15 @@ def test_links_lead_to_files_that_are_there(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)", document.read_text()):
         if not re.match(r"[a-z]+:", target):
             assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_the_tests_that_documents_name_are_there() -> None:
+    """A table that says what is shown by which test is no better than the tests there are."""
+    tests = [path.read_text() for path in (ROOT / "tests").rglob("*.py")]
+    there = {name for text in tests for name in re.findall(r"def (test_\w+)", text)}
+    named = {name for document in DOCUMENTS for name in re.findall(r"`(test_\w+)(?:\[[^`]*\])?`", document.read_text())}
+    assert len(named) > 100
+    assert named - there - {path.stem for path in (ROOT / "tests").rglob("test_*.py")} == set()
 
 
 def test_a_program_keeps_the_lines_of_its_document() -> None:

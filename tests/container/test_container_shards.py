@@ -23,6 +23,8 @@ from holdfast.recovery.plans import Branch
 from holdfast.recovery.policies import Auto, Line, Star, Structure, Tree
 from holdfast.safety.shards import PieceName, Version
 
+pytestmark = pytest.mark.long
+
 
 class Ring:
     """Containers of which ``c0`` owns everything, some epochs into their life; ``truth`` is its state."""

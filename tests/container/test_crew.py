@@ -53,13 +53,13 @@ def test_what_is_under_way_at_the_end_still_gets_what_it_asks_for() -> None:
 
     def under_way() -> list[str]:
         begun.set()
-        assert closed.wait(5)
+        assert closed.wait(60)
         return crew.map(str, [1, 2, 3])
 
     try:
         until(lambda: crew.map(str, [1, 2]) == ["1", "2"] and crew._idle == crew._threads)  # somebody is idle
         coming = crew.submit(under_way)
-        assert begun.wait(5)
+        assert begun.wait(60)
     finally:
         crew.close()
     crew.close()

@@ -24,8 +24,8 @@ from pyspark.sql.types import LongType
 
 import holdfast as hf
 
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Short lives: half the processor time goes into compiling what is hardly run again."""
+QUICK_JAVA = os.environ.get("SPARK_SUBMIT_OPTS", "")
+"""What drivers have, for executors: they live as shortly (``tests/jvm.py``)."""
 SCHEMA = "k bigint, g string, v bigint, x double, t timestamp"
 
 
@@ -37,7 +37,6 @@ def session(config: dict[str, Any]) -> SparkSession:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "1g")
-        .config("spark.driver.extraJavaOptions", QUICK_JAVA)
         .config("spark.executor.extraJavaOptions", QUICK_JAVA)
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.files.maxPartitionBytes", "60000")
@@ -67,7 +66,7 @@ def striking(frame: DataFrame, faults: str) -> DataFrame:
 
 
 def dawdling(frame: DataFrame, folder: str) -> DataFrame:
-    """Rows of which one holds its task up for long, but only the first task that meets it."""
+    """Rows of which one holds its task up until a file ``wake`` is there, but only the first task that meets it."""
 
     def dawdle(key):  # type: ignore[no-untyped-def]
         if key == 77:
@@ -75,7 +74,10 @@ def dawdling(frame: DataFrame, folder: str) -> DataFrame:
                 (Path(folder) / "dawdle").unlink()
             except FileNotFoundError:
                 return key
-            time.sleep(20)
+            for _ in range(3000):
+                if (Path(folder) / "wake").exists():
+                    break
+                time.sleep(0.1)
         return key
 
     return frame.withColumn("k", F.udf(dawdle, LongType())("k"))
@@ -226,14 +228,14 @@ def unrest(run: hf.Run, seed: int, until: str) -> None:
     while not Path(until).exists():
         before = shell.machine.committed
         print(f"epoch {before}: {anything(run, draw, WISHES)}", file=sys.stderr, flush=True)
-        shell.wait_for(lambda before=before: shell.machine.committed > before, 5)  # type: ignore[misc]
-    assert run.await_settled(60), run.status()
+        shell.wait_for(lambda before=before: shell.machine.committed > before, 30)  # type: ignore[misc]
+    assert run.await_settled(300), run.status()
 
 
 def rescale(run: hf.Run, at: int, to: int, die_in: str = "") -> None:
     """Scale once so many epochs are committed; die when the first slice comes to a phase of its move."""
     machine = run._shell.machine
-    run._shell.wait_for(lambda: machine.committed >= at, 60)
+    run._shell.wait_for(lambda: machine.committed >= at, 300)
     run.scale(containers=to)
     while die_in:
         if die_in in machine._elastic.moves.phases():
@@ -245,7 +247,7 @@ def wait(run: hf.Run, until: str) -> None:
     """Let it run until a file is there and everything has come to rest."""
     while not Path(until).exists():
         time.sleep(0.05)
-    assert run.await_settled(60), run.status()
+    assert run.await_settled(300), run.status()
 
 
 ACTS: tuple[Callable[..., None], ...] = (rescale, unrest, wait)

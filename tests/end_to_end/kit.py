@@ -37,6 +37,8 @@ from holdfast.plan.graph import Output
 register_pickle_by_value(driver)  # Spark's workers cannot import it
 DRIVER = Path(__file__).with_name("driver.py")
 FIRST_SECOND = 1_767_225_600
+NEVER = 300.0
+"""Seconds after which something that should have happened will not: no measure, only an end to waiting."""
 
 
 def write_files(folder: Path, files: int, rows: int, keys: int, seed: int) -> None:
@@ -136,7 +138,7 @@ class Drill:
             cwd=self.base,
         )
 
-    def run(self, timeout: float = 150, **changes: Any) -> Ended:
+    def run(self, timeout: float = NEVER, **changes: Any) -> Ended:
         """Run the driver to its end, whatever that is, and see that nothing of it is left."""
         process = self.start(**changes)
         return finish(process, timeout)
@@ -362,13 +364,13 @@ class EpochsGoOn:
     def slices(self) -> dict[str, int]:
         return {one.name: one.slices for one in self.alive}
 
-    def epochs(self, count: int, seconds: float = 60) -> None:
+    def epochs(self, count: int, seconds: float = NEVER) -> None:
         """Wait until so many more are committed."""
         goal = self.committed + count
         assert self.run._shell.wait_for(lambda: self.committed >= goal, seconds), f"stuck: {self.run.status()}"
         self.run._raise_error()
 
-    def settle(self, seconds: float = 60) -> None:
+    def settle(self, seconds: float = NEVER) -> None:
         assert self.run.await_settled(seconds), f"never settled: {self.run.status()}"
 
     def kill(self, count: int) -> None:
@@ -376,13 +378,15 @@ class EpochsGoOn:
         before = self._lost()
         for one in self.alive[:count]:
             self.run.kill(one.name)
-        assert self.run._shell.wait_for(lambda: self._lost() >= before + count, 10), "nobody noticed"
+        assert self.run._shell.wait_for(lambda: self._lost() >= before + count, NEVER), "nobody noticed"
 
-    def die_at(self, place: str, seconds: float = 30) -> None:
-        """The next container that passes a place dies there."""
-        before, deadline = self._lost(), time.monotonic() + seconds
+    def die_at(self, place: str, act: Callable[[], None]) -> None:
+        """Somebody acts, and the first container that passes a place thereafter dies there."""
+        before, deadline = self._lost(), time.monotonic() + NEVER
         first = self.committed
+        self.drill.plant(*[f"container@{place}@{epoch}" for epoch in range(first, first + 3)])
         try:
+            act()
             while self._lost() == before:
                 assert time.monotonic() < deadline, f"no container came to {place}: {self.run.status()}"
                 self.drill.plant(*[f"container@{place}@{epoch}" for epoch in range(first, self.committed + 3)])
@@ -405,28 +409,30 @@ class Ended:
         return self.code == -signal.SIGKILL
 
 
-def finish(process: subprocess.Popen[str], timeout: float = 150) -> Ended:
-    """Wait for a driver's end; every process it started must be gone within two seconds of it."""
+def finish(process: subprocess.Popen[str], timeout: float = NEVER) -> Ended:
+    """Wait for a driver's end; every container it started must end with it."""
     watched: set[psutil.Process] = set()
     deadline = time.monotonic() + timeout
     parent = psutil.Process(process.pid)
-    while process.poll() is None:
-        try:
-            watched.update(parent.children(recursive=True))
-        except psutil.NoSuchProcess:
-            break
-        if time.monotonic() > deadline:
-            process.kill()
-            raise AssertionError(f"the driver did not end in {timeout} s")
-        time.sleep(0.05)
     assert process.stderr is not None
-    containers = [child for child in watched if "holdfast.container" in " ".join(_command(child))]
-    assert not _alive_after(2, containers), "containers outlived their driver"
-    for orphan in _alive_after(10, watched):  # Spark's own: the JVM and its Python workers
-        orphan.kill()
-    error = process.stderr.read()
-    process.stderr.close()
-    return Ended(process.wait(), error)
+    try:
+        while process.poll() is None:
+            try:
+                watched.update(parent.children(recursive=True))
+            except psutil.NoSuchProcess:
+                break
+            assert time.monotonic() < deadline, f"the driver did not end in {timeout} s"
+            time.sleep(0.05)
+        containers = [child for child in watched if "holdfast.container" in " ".join(_command(child))]
+        assert not _alive_after(30, containers), "containers outlived their driver"
+    finally:  # whatever happened, the next test finds nothing of it
+        process.kill()
+        for orphan in _alive_after(10 if process.poll() is not None else 0, watched):  # the JVM and its Python workers
+            orphan.kill()
+        code = process.wait()
+        with process.stderr:
+            error = process.stderr.read()
+    return Ended(code, error)
 
 
 def _alive_after(seconds: float, processes: Iterable[psutil.Process]) -> list[psutil.Process]:
@@ -504,6 +510,6 @@ class Watch:
             return found.fence.epoch if found else 0
         return 0
 
-    def go_on(self, epochs: int, seconds: float = 240) -> None:
+    def go_on(self, epochs: int, seconds: float = NEVER) -> None:
         goal = self() + epochs
         until(lambda: self() >= goal, seconds, f"epoch {goal} is committed")

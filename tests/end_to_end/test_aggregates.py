@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import holdfast as hf
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 SCHEMA = (
     "b boolean, t tinyint, s smallint, i int, l bigint, f float, d double, m decimal(10,2), w decimal(38,4), "

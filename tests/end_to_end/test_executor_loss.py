@@ -16,7 +16,7 @@ from kit import Drill, Watch, finish
 
 from holdfast.cluster import Cluster
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

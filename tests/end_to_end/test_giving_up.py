@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from kit import NEVER
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
@@ -21,8 +22,8 @@ from holdfast.log.store import Store
 from holdfast.spark import epoch as epochs
 
 pytestmark = pytest.mark.spark
-LONG = 170
-"""Seconds: longer than a test may take here."""
+LONG = 1000
+"""Seconds: longer than a test may take."""
 
 
 def dawdling(unless: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -61,7 +62,6 @@ def rows(tmp_path: Path, spark: SparkSession) -> Rows:
     return Rows(tmp_path, spark)
 
 
-@pytest.mark.timeout(60)
 def test_a_sink_ends_with_its_batch_whatever_it_does(
     rows: Rows, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,7 +101,6 @@ def test_a_sink_ends_with_its_batch_whatever_it_does(
         assert not [event for event in run.status().events if "RunSink" in event.text or "business" in event.text]
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("where", ["intake", "sink"])
 def test_a_stop_does_not_wait_for_a_long_epoch(rows: Rows, tmp_path: Path, spark: SparkSession, where: str) -> None:
     go_on, begun = tmp_path / "go-on", threading.Event()
@@ -122,9 +121,9 @@ def test_a_stop_does_not_wait_for_a_long_epoch(rows: Rows, tmp_path: Path, spark
     rows.add()
     run = start()
     if where == "sink":
-        assert begun.wait(30)
+        assert begun.wait(NEVER)
     else:
-        assert run._shell.wait_for(lambda: run._shell.machine.phase == "intake", 30)
+        assert run._shell.wait_for(lambda: run._shell.machine.phase == "intake", NEVER)
         time.sleep(0.5)  # into the job itself; sooner is as good
     waiter: list[BaseException] = []
 
@@ -137,7 +136,7 @@ def test_a_stop_does_not_wait_for_a_long_epoch(rows: Rows, tmp_path: Path, spark
     following = threading.Thread(target=follow)
     following.start()
     run.stop(patience=0.0)
-    following.join(30)
+    following.join(NEVER)
     assert [type(error) for error in waiter] == [hf.HoldfastError]
     assert "was stopped" in str(waiter[0])
     assert not seen
@@ -151,7 +150,6 @@ def test_a_stop_does_not_wait_for_a_long_epoch(rows: Rows, tmp_path: Path, spark
     assert seen == Counter((epoch, key, epoch) for epoch in (1, 2) for key in range(10))
 
 
-@pytest.mark.timeout(60)
 def test_a_driver_that_is_replaced_ends_its_sink(rows: Rows, tmp_path: Path) -> None:
     """It looked before the sink began. What it still wrote would come after what its successor has written."""
     rows.add()
@@ -164,7 +162,7 @@ def test_a_driver_that_is_replaced_ends_its_sink(rows: Rows, tmp_path: Path) -> 
 
     counts.for_each_batch(sink, name="sink")
     with job.start(containers=1, slices=4) as run:
-        assert begun.wait(30)
+        assert begun.wait(NEVER)
         Ledger(Store(str(rows.store)), SECTION).take_ownership("elsewhere", 1, "")
         with pytest.raises(hf.FencedError, match="incarnation 2 has taken over"):
             run.process_all_available()

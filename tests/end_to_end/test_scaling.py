@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from kit import Drill, EpochsGoOn, Stage, Watch, finish, until
+from kit import NEVER, Drill, EpochsGoOn, Stage, Watch, finish, until
 from pyspark.sql import SparkSession
 
 import holdfast as hf
@@ -21,7 +21,7 @@ def test_busy_epochs_bring_containers(stage: Stage) -> None:
     policy = {"most": 3, "target": 0.01, "up_after": 1, "cool_down": 0.0}
 
     def during(going: EpochsGoOn) -> None:
-        until(lambda: len(going.slices()) == 3, 60, "there are three containers")
+        until(lambda: len(going.slices()) == 3, NEVER, "there are three containers")
         going.settle()
         going.epochs(2)
         advice = going.run.status().scaling
@@ -90,10 +90,10 @@ def test_new_executors_get_containers_and_lost_ones_lose_them(tmp_path: Path) ->
                 committed.go_on(2)
                 assert owners() == 1
                 cluster.add_worker()
-                until(lambda: owners() == 2, 150, "the new executor has a container, with slices")
+                until(lambda: owners() == 2, NEVER, "the new executor has a container, with slices")
                 committed.go_on(1)
                 cluster.kill_worker(0)
-                until(lambda: owners() == 1, 150, "the lost executor has no container, and nobody crowds the other")
+                until(lambda: owners() == 1, NEVER, "the lost executor has no container, and nobody crowds the other")
                 committed.go_on(2)
             over.touch()
             ended = finish(driver)

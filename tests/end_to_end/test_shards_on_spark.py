@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from kit import Drill, EpochsGoOn, Stage, Watch, finish, until
+from kit import NEVER, Drill, EpochsGoOn, Stage, Watch, finish, until
 
 from holdfast.container.client import Address, Client, Unreachable
 from holdfast.errors import HoldfastError
@@ -28,7 +28,7 @@ def saved(going: EpochsGoOn) -> None:
     """Every piece has all its copies, at some epoch."""
     going.settle()
     machine = going.run._shell.machine
-    assert going.run._shell.wait_for(lambda: len(set(machine.copies_short())) == 1, 60), going.run.status()
+    assert going.run._shell.wait_for(lambda: len(set(machine.copies_short())) == 1, NEVER), going.run.status()
 
 
 def killed(drill: Drill) -> list[str]:
@@ -141,7 +141,7 @@ class Outside:
             for name in set(self.owners):
                 client = Client(Address(name, f"grpc://127.0.0.1:{connection.laddr.port}"), token)
                 with contextlib.suppress(Unreachable, HoldfastError):
-                    client.call("ping", timeout=2)
+                    client.call("ping", timeout=20)
                     yield name, client
                     break
                 client.close()
@@ -165,25 +165,26 @@ class Outside:
             client.close()
 
     def _call(self, name: str, action: str, slices: list[int]) -> dict[str, Any]:
-        return self.clients[name].call(action, {**self.header, "slices": slices}, timeout=10)[0]
+        return self.clients[name].call(action, {**self.header, "slices": slices}, timeout=60)[0]
 
 
+@pytest.mark.long
 def test_the_ring_recovers_while_the_driver_is_stopped(tmp_path: Path) -> None:
     drill = Drill(tmp_path, files=18, rows=300, keys=300, config={"containers": 4, "shape": "one", **SHARDS})
     watch = Watch(drill)
     process = drill.start()
     outside = None
     try:
-        watch.go_on(2, 150)
+        watch.go_on(2)
         outside = Outside(drill, process.pid)
         victim = outside.owners[0]
         lost = [number for number, owner in enumerate(outside.owners) if owner == victim]
-        until(lambda: outside.pieces(lost) >= 2 * 3 * 2 * len(lost), 60, "two copies of every piece are on the ring")
+        until(lambda: outside.pieces(lost) >= 2 * 3 * 2 * len(lost), NEVER, "two copies of every piece are on the ring")
         os.kill(process.pid, signal.SIGSTOP)
         outside.kill(victim)
-        until(lambda: set(outside.ready(lost)) == set(lost), 60, "every lost slice is ready")
+        until(lambda: set(outside.ready(lost)) == set(lost), NEVER, "every lost slice is ready")
         committed = watch()
-        until(lambda: set(outside.ready(lost).values()) == {committed}, 10, "at the last committed epoch")
+        until(lambda: set(outside.ready(lost).values()) == {committed}, NEVER, "at the last committed epoch")
         assert psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
         os.kill(process.pid, signal.SIGCONT)
         watch.go_on(2)

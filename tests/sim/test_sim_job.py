@@ -17,6 +17,8 @@ from holdfast.sim.job import Job
 from holdfast.sim.job_container import Call, ContainerHost
 from holdfast.sim.job_model import Container
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize("first", [1, 26])
 def test_a_job_keeps_its_promises(first: int) -> None:

@@ -21,7 +21,7 @@ from holdfast.spark.preaggregate import (
 )
 from holdfast.spark.types import partial_types
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 SCHEMA = (
     "k string, f double, i int, l bigint, x double, y float, small decimal(6,2), wide decimal(28,4), "
