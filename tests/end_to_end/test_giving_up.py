@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kit import NEVER
+from kit import NEVER, until
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
@@ -27,10 +27,12 @@ LONG = 1000
 
 
 def dawdling(unless: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Rows as they are, but only after a long time, or when the file is there."""
+    """Rows as they are, but only after a long time, or when the file is there; ``begun`` beside it says it waits."""
+    begun = unless.with_name("begun")
 
     def pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
+            begun.touch()
             until = time.monotonic() + LONG
             while not unless.exists() and time.monotonic() < until:
                 time.sleep(0.1)
@@ -123,8 +125,7 @@ def test_a_stop_does_not_wait_for_a_long_epoch(rows: Rows, tmp_path: Path, spark
     if where == "sink":
         assert begun.wait(NEVER)
     else:
-        assert run._shell.wait_for(lambda: run._shell.machine.phase == "intake", NEVER)
-        time.sleep(0.5)  # into the job itself; sooner is as good
+        until((tmp_path / "begun").exists, NEVER, "a task of the intake has begun")
     waiter: list[BaseException] = []
 
     def follow() -> None:
