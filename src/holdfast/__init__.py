@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from holdfast.api.job import Job
     from holdfast.api.keyed import KeyedStream, StageStream
+    from holdfast.api.marks import once
     from holdfast.api.run import Run
     from holdfast.api.state import State
     from holdfast.api.status import ContainerStatus, StageStatus, Status
@@ -42,11 +43,13 @@ if TYPE_CHECKING:
         HoldfastError,
         JavaError,
         PlanError,
+        SinkError,
         SparkError,
         StoreError,
         TokenError,
     )
     from holdfast.master.autoscaling import Autoscale, PerExecutor
+    from holdfast.plan.epochs import Epoch, epoch
     from holdfast.recovery.policies import Auto, Chained, Line, Star, Store, Tree
     from holdfast.safety.policies import Delta, Shards, Sync
     from holdfast.spark.fleet import Silence
@@ -64,6 +67,7 @@ _PLACES = {
     "ContainerStatus": "holdfast.api.status",
     "CorruptionError": "holdfast.errors",
     "Delta": "holdfast.safety.policies",
+    "Epoch": "holdfast.plan.epochs",
     "EpochGone": "holdfast.errors",
     "FencedError": "holdfast.errors",
     "FormatError": "holdfast.errors",
@@ -81,6 +85,7 @@ _PLACES = {
     "RunEvent": "holdfast.spark.history",
     "Shards": "holdfast.safety.policies",
     "Silence": "holdfast.spark.fleet",
+    "SinkError": "holdfast.errors",
     "SparkError": "holdfast.errors",
     "StageStatus": "holdfast.api.status",
     "StageStream": "holdfast.api.keyed",
@@ -97,11 +102,13 @@ _PLACES = {
     "approx_distinct": "holdfast.api.aggregates",
     "count": "holdfast.api.aggregates",
     "count_distinct": "holdfast.api.aggregates",
+    "epoch": "holdfast.plan.epochs",
     "first": "holdfast.api.aggregates",
     "last": "holdfast.api.aggregates",
     "max": "holdfast.api.aggregates",
     "mean": "holdfast.api.aggregates",
     "min": "holdfast.api.aggregates",
+    "once": "holdfast.api.marks",
     "session": "holdfast.api.windows",
     "states": "holdfast.api.states",
     "sliding": "holdfast.api.windows",
@@ -121,6 +128,7 @@ __all__ = [
     "ContainerStatus",
     "CorruptionError",
     "Delta",
+    "Epoch",
     "EpochGone",
     "FencedError",
     "FormatError",
@@ -138,6 +146,7 @@ __all__ = [
     "RunEvent",
     "Shards",
     "Silence",
+    "SinkError",
     "SparkError",
     "StageStatus",
     "StageStream",
@@ -154,11 +163,13 @@ __all__ = [
     "approx_distinct",
     "count",
     "count_distinct",
+    "epoch",
     "first",
     "last",
     "max",
     "mean",
     "min",
+    "once",
     "session",
     "sliding",
     "states",

@@ -81,6 +81,10 @@ class SparkError(HoldfastError):
         """All of what Spark said, where it said more."""
 
 
+class SinkError(HoldfastError):
+    """A sink failed: a user's own function, or what Spark writes to."""
+
+
 class EpochGone(HoldfastError):
     """The epoch a reader asked for is no longer held."""
 

@@ -141,6 +141,7 @@ class World:
             committed=store.committed,
             committed_batch=store.committed_batch,
             prepared=store.prepared(),
+            sinks_done=store.noted(),
             checkpoint=max(store.manifests, default=0),
         )
         self.tell(driver, started)
@@ -248,7 +249,7 @@ class World:
             case RunSink(fence=fence, sink=sink):
                 if not self.scan(driver, job, fence.epoch, self.levels):
                     return None
-                store.put_sink(sink, fence.epoch, tuple(job.scanned))
+                store.put_sink(sink, fence.epoch, tuple(job.scanned), note=not instruction.last)
             case StoreCommit():
                 return store.put_commit(instruction)
             case StoreManifest(epoch=epoch, packs=packs):

@@ -88,7 +88,7 @@ def test_every_epoch_goes_intake_prepare_apply_sinks_commit_finish() -> None:
         StorePrepare(fence, 1, batch(0), tags),
         Apply("a", fence, FIRST, 1),
         Apply("b", fence, SECOND, 1),
-        RunSink(fence, "files"),
+        RunSink(fence, "files", last=False),
         RunSink(fence, "console"),
         StoreCommit(fence, batch(0)),
         FinishBatch(batch(0), 1),
@@ -165,6 +165,39 @@ def test_after_a_restart_prepared_levels_are_applied_without_intake(prepared: in
     assert play.asked[-1] == FinishBatch(batch(7), 8)
 
 
+def test_after_a_restart_a_sink_that_is_known_to_have_the_epoch_does_not_get_it_again() -> None:
+    theirs = (Prepared(1, Fence(1, 8, 1), batch(7), sinks=("one", "two", "three")),)
+    drawn = ("one", "two", "three")
+    done = frozenset({"two"})
+    play = Play(
+        incarnation=2, sinks=drawn, committed=7, committed_batch=batch(6), prepared=theirs, sinks_done=done
+    ).join("a", "b")
+    play.offer(7).run()
+    assert [(one.sink, one.last) for one in play.asked_for(RunSink)] == [("one", False), ("three", True)]
+    play.forget().commit(8)
+    assert [one.sink for one in play.asked_for(RunSink)] == [*drawn]
+
+
+def test_an_epoch_goes_to_the_sinks_that_its_prepare_names_whatever_the_job_draws_by_now() -> None:
+    theirs = (Prepared(1, Fence(1, 8, 1), batch(7), sinks=("removed", "stays")),)
+    play = Play(incarnation=2, sinks=("new", "stays"), committed=7, committed_batch=batch(6), prepared=theirs).join(
+        "a", "b"
+    )
+    play.offer(7).run()
+    assert [one.sink for one in play.asked_for(RunSink)] == ["stays", "removed"], "whether it can is the shell's to say"
+    assert play.asked[-1] == FinishBatch(batch(7), 8)
+    play.forget().commit(8)
+    assert [one.sink for one in play.asked_for(RunSink)] == ["new", "stays"]
+
+
+def test_whoever_loses_the_prepare_gives_the_epoch_to_the_winners_sinks() -> None:
+    play = ready(sinks=("one", "two")).offer(0).run(until=StorePrepare)
+    won = Prepared(1, Fence(1, 1, 1), batch(0), sinks=("two",))
+    play.tell(PrepareStored(play.take(StorePrepare).id, won))
+    play.run()
+    assert [one.sink for one in play.asked_for(RunSink)] == ["two"]
+
+
 def test_an_offer_doubled_while_the_epoch_runs_gets_one_answer() -> None:
     play = ready().offer(0)
     assert play.tell(BatchOffered(batch(0))) == []
@@ -237,7 +270,7 @@ def test_an_answer_of_the_failed_try_means_nothing_to_the_next() -> None:
     play.offer(0)
     assert play.tell(success(first)) == []
     assert play.tell(IntakeDone(first.id, ())) == []
-    assert play.take(RunSink) == RunSink(Fence(1, 1, 2), "one")
+    assert play.take(RunSink) == RunSink(Fence(1, 1, 2), "one", last=False)
 
 
 def test_a_failed_sink_is_tried_again_without_applying_again() -> None:

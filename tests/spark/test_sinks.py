@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import sys
 import uuid
 from collections.abc import Iterator
@@ -17,7 +18,10 @@ from pyspark.sql.datasource import DataSource, DataSourceWriter, WriterCommitMes
 from pyspark.sql.types import Row, StructType
 
 from holdfast.errors import PlanError
-from holdfast.spark.sinks import DeltaSink, Sink, TableSink, for_each_batch, open_sink
+from holdfast.plan.epochs import Epoch
+from holdfast.spark import stamps
+from holdfast.spark.sinks import NoopSink, Sink, failed_sink, for_each_batch, open_sink
+from holdfast.spark.tables import DeltaSink, TableSink
 
 pytestmark = pytest.mark.spark
 
@@ -29,7 +33,9 @@ SCHEMA = "k string, n bigint"
 
 def opened(spark: SparkSession, format: str, mode: str = "update", schema: str = SCHEMA, **given: Any) -> Sink:
     partition_by = given.pop("partition_by", ())
-    return open_sink(spark, "out", format, given, mode, partition_by, StructType.fromDDL(schema), "job-1/main/out")
+    stamp = given.pop("stamp", True)
+    types = StructType.fromDDL(schema)
+    return open_sink(spark, "out", format, given, mode, partition_by, types, "job-1/main/out", "job-1", stamp)
 
 
 def rows(spark: SparkSession, *values: tuple[str, int]) -> DataFrame:
@@ -189,11 +195,17 @@ class RecorderWriter(DataSourceWriter):
 
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
         asked = {"overwrite": self.overwrite, "txn": [self.options.get("txnappid"), self.options.get("txnversion")]}
-        rows = sorted(list(row) for row in iterator)
+        rows = sorted(plain(row) for row in iterator)
         if rows:
             with Path(self.options["note"]).open("a") as note:
                 note.write(json.dumps({**asked, "rows": rows}) + "\n")
         return WriterCommitMessage()
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return [plain(one) for one in value]
+    return value.decode() if isinstance(value, (bytes, bytearray)) else value
 
 
 def noted(path: Path) -> list[dict[str, Any]]:
@@ -209,7 +221,12 @@ def test_any_other_format_gets_appends(spark: SparkSession, tmp_path: Path) -> N
     sink.write(rows(spark, ("a", 1)).coalesce(1), epoch=1, counter=0)
     complete = opened(spark, "recorder", mode="complete", note=str(note))
     complete.write(rows(spark, ("b", 2)).coalesce(1), epoch=2, counter=1)
-    assert [(entry["overwrite"], entry["rows"]) for entry in noted(note)] == [(False, [["a", 1]]), (True, [["b", 2]])]
+    opened(spark, "recorder", note=str(note), stamp=False).write(rows(spark, ("c", 3)).coalesce(1), epoch=3, counter=2)
+    assert [(entry["overwrite"], entry["rows"]) for entry in noted(note)] == [
+        (False, [["a", 1, "job-1", "out", 1]]),
+        (True, [["b", 2, "job-1", "out", 2]]),
+        (False, [["c", 3]]),
+    ]
 
 
 def test_delta_is_told_who_writes_which_epoch(spark: SparkSession, tmp_path: Path) -> None:
@@ -224,15 +241,69 @@ def test_delta_is_told_who_writes_which_epoch(spark: SparkSession, tmp_path: Pat
     assert sink.exactly_once
     sink.write(rows(spark, ("a", 1)).coalesce(1), epoch=41, counter=3)
     assert [entry["txn"] for entry in noted(tmp_path / "note")] == [["job-1/main/out", "41"]]
+    assert [entry["rows"] for entry in noted(tmp_path / "note")] == [[["a", 1, "job-1", "out", 41]]]
+
+
+def test_messages_carry_the_epoch_behind_their_own_headers(spark: SparkSession) -> None:
+    """As Spark's Kafka writer will see them; the broker's side is among the services."""
+    messages = spark.sql(
+        "select 'v' as value, array(struct('mine' as key, cast('x' as binary) as value)) as headers union all "
+        "select 'w', null"
+    )
+    ours = [["holdfast-job", "job-1"], ["holdfast-sink", "out"], ["holdfast-epoch", "7"]]
+    found = stamps.with_headers(messages, "job-1", "out", 7)
+    assert found.schema["headers"].dataType.simpleString() == "array<struct<key:string,value:binary>>"
+    assert [plain(row) for row in found.collect()] == [["v", [["mine", "x"], *ours]], ["w", ours]]
+    assert [plain(row) for row in stamps.with_headers(messages.select("value"), "job-1", "out", 7).collect()] == [
+        ["v", ours],
+        ["w", ours],
+    ]
+
+
+class Table(Recorder):
+    """One that can be read as well, and has the columns that an option says."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "somewhere"
+
+    def schema(self) -> str:
+        return self.options["has"]
+
+
+def test_a_table_without_the_columns_is_refused_before_it_starts(spark: SparkSession) -> None:
+    spark.dataSource.register(Table)
+    with pytest.raises(PlanError, match=r"(?s)has no _job, _epoch\..*stamp=False"):
+        opened(spark, "somewhere", has="k string, n bigint, _sink string", note="")
+    opened(spark, "somewhere", has="k string, n bigint, _SINK string, _Job string, _epoch bigint", note="")
+    opened(spark, "somewhere", has="k string, n bigint", note="", stamp=False)
+    opened(spark, "somewhere", has="k string, n bigint", note="", mode="complete")  # it is made anew
+    with pytest.raises(PlanError, match="has no _job"):
+        opened(spark, "somewhere", has="k string, n bigint", note="", mode="complete", truncate="true")
+    with pytest.raises(PlanError, match="already have a column _sink"):
+        opened(spark, "somewhere", schema="k string, _SINK string", has="k string", note="")
+
+
+def test_files_without_the_epoch(spark: SparkSession, tmp_path: Path) -> None:
+    sink = opened(spark, "parquet", path=str(tmp_path / "out"), stamp=False)
+    sink.write(rows(spark, ("a", 1)), epoch=3, counter=0)
+    assert spark.read.parquet(str(tmp_path / "out")).columns == ["k", "n"]
+    text = opened(spark, "text", schema="line string", path=str(tmp_path / "t"), stamp=False)
+    text.write(spark.sql("select 'hello' as line"), epoch=9, counter=0)
+    assert [tuple(row) for row in spark.read.text(str(tmp_path / "t")).collect()] == [("hello",)]
+    with pytest.raises(PlanError, match="'_epoch'"):
+        opened(spark, "parquet", path=str(tmp_path / "p"), partition_by=("_epoch",), stamp=False)
 
 
 def test_for_each_batch_gets_the_rows_and_the_epoch(spark: SparkSession) -> None:
-    seen: list[tuple[int, int]] = []
-    sink = for_each_batch("mine", lambda df, epoch: seen.append((epoch, df.count())), "complete")
+    seen: list[tuple[Epoch, int]] = []
+    sink = for_each_batch("mine", lambda df, epoch: seen.append((epoch, df.count())), "complete", "job-1")
     assert (sink.exactly_once, sink.wants, sink.name) == (False, "all", "mine")
     sink.write(rows(spark, ("a", 1), ("b", 2)), epoch=8, counter=0)
     sink.close()
     assert seen == [(8, 2)]
+    epoch = pickle.loads(pickle.dumps(seen[0][0]))  # as a function that runs in Spark's tasks would take it along
+    assert (epoch, epoch.job, epoch.sink, epoch + 1) == (8, "job-1", "mine", 9)
 
 
 def test_what_cannot_work_is_refused_before_it_starts(spark: SparkSession, tmp_path: Path) -> None:
@@ -251,3 +322,34 @@ def test_what_cannot_work_is_refused_before_it_starts(spark: SparkSession, tmp_p
     with pytest.raises(PlanError, match="_epoch"):
         opened(spark, "parquet", schema="k string, _epoch bigint", path=str(tmp_path))
     assert not list(tmp_path.iterdir())
+
+
+def test_what_a_sink_raised_comes_in_its_own_words(spark: SparkSession, tmp_path: Path) -> None:
+    """Not behind Spark's, whichever way it came."""
+
+    def broken(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            raise KeyError("no such product")
+            yield batch
+
+    def in_a_task() -> None:
+        opened(spark, "parquet", path=str(tmp_path / "out")).write(
+            spark.range(1).mapInArrow(broken, SCHEMA), epoch=1, counter=0
+        )
+
+    def in_the_jvm() -> None:
+        opened(spark, "jdbc", url="jdbc:nothing:", dbtable="t").write(rows(spark, ("a", 1)), epoch=1, counter=0)
+
+    def on_the_driver() -> None:
+        for_each_batch("out", lambda df, epoch: [].pop(), "update", "job-1").write(rows(spark), epoch=1, counter=0)
+
+    for write, words in (
+        (in_a_task, "KeyError: 'no such product'"),
+        (in_the_jvm, "SQLException: No suitable driver"),
+        (on_the_driver, "IndexError: pop from empty list"),
+    ):
+        with pytest.raises(Exception) as raised:  # noqa: PT011 - whatever Spark makes of it
+            write()
+        assert str(failed_sink(NoopSink("out", "changed"), 4, raised.value)).splitlines()[0] == (
+            f"{words} (raised by sink 'out' in epoch 4)"
+        )

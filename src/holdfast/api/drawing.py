@@ -23,8 +23,8 @@ from holdfast.operators.build import Spec
 from holdfast.plan.compile import Plan, PlannedStage, planned_stage
 from holdfast.plan.draft import Draft
 from holdfast.plan.explain import as_svg, as_text
-from holdfast.plan.frames import Frame, Given, with_sign
-from holdfast.plan.graph import Node, Output, Sink, Source, Stage, leaves
+from holdfast.plan.frames import Frame, Given, no_epoch_here, with_sign
+from holdfast.plan.graph import Node, Output, Sink, Source, Stage, epochal, leaves
 from holdfast.state.slice import MAIN
 
 _NAME = re.compile(r"[\w.-]+")
@@ -98,6 +98,8 @@ class Drawing(ABC):
             raise PlanError(f"Two stages are named '{chosen}'.", todo="Give each its own name: key_by(..., name=...).")
         if not _NAME.fullmatch(chosen):
             raise PlanError(f"'{chosen}' cannot be a stage's name.", todo="Use letters, digits, _, - and dots.")
+        if any(epochal(node) for node, _, _ in rows):
+            raise no_epoch_here()
         return Draft.of(chosen, [(node, self._view(frame), keys) for node, frame, keys in rows], ansi=self._ansi)
 
     def _add_stage(

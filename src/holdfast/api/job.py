@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
@@ -20,7 +20,9 @@ from holdfast.plan.frames import SparkFrame
 from holdfast.plan.graph import refuse_stateful
 from holdfast.recovery.policies import Recovery
 from holdfast.safety.policies import Safety
+from holdfast.spark import claims
 from holdfast.spark.fleet import Silence
+from holdfast.spark.sinks import folder_of
 from holdfast.spark.source import HoldfastDataSource
 
 if TYPE_CHECKING:
@@ -74,6 +76,7 @@ class Job(Drawing):
         push: bool | Literal["auto"] = "auto",
         listen: str = "auto",
         on_overflow: OnOverflow | None = None,
+        drop_sinks: Sequence[str] = (),
     ) -> Run:
         """Start the job, or go on where it was if the store has it already.
 
@@ -92,6 +95,8 @@ class Job(Drawing):
         leaves the stage: the epoch fails ("fail"), or it is null for as long as it does not fit ("null"). None: as
         ``spark.sql.ansi.enabled`` says: it fails; or, without ANSI, integers wrap around and decimals are null. A
         start may change it, also over an epoch that failed by an overflow: "null" finishes that.
+        ``drop_sinks`` names sinks that were removed while an epoch was under way, and shall not get it: without a word
+        about them such a start is refused.
         """
         from holdfast.api.starting import start
 
@@ -111,11 +116,14 @@ class Job(Drawing):
             push=push,
             listen=listen,
             on_overflow=on_overflow,
+            drop_sinks=drop_sinks,
         )
         return start(self, self.plan().overflowing(on_overflow), options)
 
     def plan(self) -> JobPlan:
-        return JobPlan(*self._drawn(), self.spark)
+        plan = JobPlan(*self._drawn(), self.spark)
+        claims.refuse_shared(self.spark, [(sink.name, path) for sink in plan.sinks if (path := folder_of(sink))])
+        return plan
 
     @property
     def _ansi(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -38,6 +38,7 @@ class Options:
     push: bool | Literal["auto"] = "auto"
     listen: str = "auto"
     on_overflow: OnOverflow | None = None
+    drop_sinks: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.slices != "auto" and not 1 <= self.slices <= MAX_SLICES:
@@ -49,6 +50,8 @@ class Options:
         one_of("push", self.push, True, False, "auto")
         trigger_of(self.trigger)
         checked_overflow(self.on_overflow)
+        if isinstance(self.drop_sinks, str):
+            raise PlanError("drop_sinks is a list of names.", todo=f"Write drop_sinks=[{self.drop_sinks!r}].")
         terms_of(self.safety)
         bytes_a_second(self.upload_limit, "upload_limit")
         on_ring = isinstance(self.recovery, Star | Line | Tree | Auto)

@@ -326,7 +326,7 @@ class Run:
         if waiter.error is None:
             return
         if isinstance(self._shell.failure, HoldfastError):
-            raise self._shell.failure from None
+            raise self._shell.failure from self._shell.failure.__cause__
         if isinstance(self._shell.failure, Stopping):
             if done:
                 return

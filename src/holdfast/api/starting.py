@@ -7,7 +7,7 @@ import secrets
 import socket
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.api import upgrading
@@ -23,7 +23,8 @@ from holdfast.master.autoscaling import PerExecutor
 from holdfast.master.balance import slices_auto
 from holdfast.recovery.policies import Auto, Line, Star, Tree
 from holdfast.recovery.policies import Store as FromStore
-from holdfast.spark import tokens
+from holdfast.spark import claims, tokens
+from holdfast.spark.claims import Claim
 from holdfast.spark.desk import Desk
 from holdfast.spark.epoch import EpochJobs
 from holdfast.spark.executors import ExecutorLauncher
@@ -31,7 +32,7 @@ from holdfast.spark.fleet import Fleet
 from holdfast.spark.hadoop import hadoop_creator
 from holdfast.spark.launcher import ChildLauncher, ContainerSettings, Launcher
 from holdfast.spark.partials import Preaggregation
-from holdfast.spark.shell import Shell
+from holdfast.spark.shell import Shell, sink_is_gone
 from holdfast.spark.sinks import FileSink, Sink, for_each_batch, open_sink
 from holdfast.spark.timekeeping import Timekeeper
 
@@ -52,6 +53,12 @@ def start(job: Job, plan: JobPlan, options: Options) -> Run:
             todo="Stop it first (run.stop()), or give this job another name and store.",
         )
     _refuse_unfollowable(job, options)
+    if both := sorted({sink.name for sink in plan.sinks}.intersection(options.drop_sinks)):
+        raise PlanError(
+            f"drop_sinks names {both[0]!r}, which the job writes to.",
+            safe="Nothing was started.",
+            todo="Name sinks that the job has no more; those that it has get every epoch.",
+        )
     store = Store(job.store)
     if not store.is_local:
         store = Store(job.store, creator=hadoop_creator(spark, job.store))
@@ -203,13 +210,6 @@ def _begin(run: Run, incarnation: int, options: Options) -> None:
     commit = ledger.last_committed()
     committed = commit.fence.epoch if commit else 0
     prepared = []
-    for level in range(1, run._plan.levels + 1):
-        found = ledger.get_prepare(committed + 1, level)
-        if found is None:
-            break
-        ledger.refuse_former_graph(found)
-        batch = ev.Batch(found.query_id, found.batch_id, found.offsets, found.tick)
-        prepared.append(ev.Prepared(level, found.fence, batch))
     last = ledger.get_prepare(committed, 1) if committed else None
     if committed and last is None:
         raise CorruptionError(
@@ -218,17 +218,27 @@ def _begin(run: Run, incarnation: int, options: Options) -> None:
             todo="Bring the file back from a copy of the store.",
         )
     counters = last.sinks if last else {}
-    for sink in run._jobs.sinks.values():
-        if prepared and isinstance(sink, FileSink) and sink.mend(counters.get(sink.name, -1) + 1):
-            shell.history.note("mended", f"sink '{sink.name}': what it had of epoch {committed + 1} is written again")
-    _check_sinks(run._jobs.sinks, counters, bool(prepared))
+    drawn, dropped = [sink.name for sink in run._plan.sinks], frozenset(options.drop_sinks)
+    given: tuple[str, ...] = ()
+    for level in range(1, run._plan.levels + 1):
+        found = ledger.get_prepare(committed + 1, level)
+        if found is None:
+            break
+        ledger.refuse_former_graph(found)
+        batch = ev.Batch(found.query_id, found.batch_id, found.offsets, found.tick)
+        if level == 1:
+            given = tuple(name for name in found.given_to(counters) if name not in dropped)
+            if gone := [name for name in given if name not in drawn]:
+                raise sink_is_gone(gone, committed + 1)
+        prepared.append(ev.Prepared(level, found.fence, batch, given))
+    _take_folders(run, committed, counters, given)
     manifests = ledger.manifests(shell.history.corrupt)
     routing = ledger.last_routing()
     shell.begin(
         ev.Started(
             incarnation=incarnation,
             levels=run._plan.levels,
-            sinks=tuple(sink.name for sink in run._plan.sinks),
+            sinks=tuple(drawn),
             slices=run._file.slices,
             containers=options.containers,
             safety=options.terms(),
@@ -237,11 +247,13 @@ def _begin(run: Run, incarnation: int, options: Options) -> None:
             committed=committed,
             committed_batch=ev.Batch(commit.query_id, commit.batch_id, commit.offsets, commit.tick) if commit else None,
             prepared=tuple(prepared),
+            sinks_done=ledger.taken(committed + 1, given) if len(given) > 1 else frozenset(),
             routing=ev.Routing(routing.version, tuple(routing.owners)) if routing else None,
             checkpoint=manifests[-1].epoch if manifests else 0,
         ),
         run._jobs,
         counters,
+        dropped,
         _timekeeper(run, committed),
         options.copy_bandwidth,
     )
@@ -272,25 +284,41 @@ def _timekeeper(run: Run, committed: int) -> Timekeeper:
     return keeper
 
 
-def _check_sinks(sinks: Mapping[str, Sink], counters: Mapping[str, int], prepared: bool) -> None:
-    """Spark's file sink skips numbers that it has seen: a folder must be as far as this store says it is."""
-    for name, sink in sinks.items():
-        if not isinstance(sink, FileSink):
-            continue
-        expected = counters.get(name, -1)
+def _take_folders(run: Run, committed: int, counters: Mapping[str, int], given: Sequence[str]) -> None:
+    """Spark's file sink skips numbers that it has seen: a folder must be as far as this store says it is, and ours."""
+    files = [sink for sink in run._jobs.sinks.values() if isinstance(sink, FileSink)]
+    for sink in files:
+        ours = Claim(run._file.job_id, sink.name, run.job.name, run._ledger.store.uri)
+        claimed = claims.look(run.job.spark, sink.path, ours)
+        expected = counters.get(sink.name, -1)
+        if sink.name in given and sink.mend(expected + 1):
+            what = f"sink '{sink.name}': what it had of epoch {committed + 1} is written again"
+            run._shell.history.note("mended", what)
         found = sink.newest()
-        if found != expected and not (prepared and found == expected + 1):
+        if found != expected and not (sink.name in given and found == expected + 1):
             raise StoreError(
-                f"Sink '{name}' writes to {sink.path}, where {found + 1} epochs of it are, "
+                f"Sink '{sink.name}' writes to {sink.path}, where {found + 1} epochs of it are, "
                 f"but this store knows of {expected + 1}.",
                 safe="Nothing was written.",
                 todo="Give the sink a folder of its own, or the folder and the name that it had with this store.",
             )
+        if not claimed:
+            claims.take(run.job.spark, sink.path, ours)
 
 
 def _open(job: Job, file: JobFile, sink: SinkPlan) -> Sink:
     mode = "update" if sink.mode == "append" else sink.mode
     if sink.function is not None:
-        return for_each_batch(sink.name, sink.function, mode)
-    identity = f"{file.job_id}/{SECTION}/{sink.name}"
-    return open_sink(job.spark, sink.name, sink.format, sink.options, mode, sink.partition_by, sink.schema, identity)
+        return for_each_batch(sink.name, sink.function, mode, file.job_id)
+    return open_sink(
+        job.spark,
+        sink.name,
+        sink.format,
+        sink.options,
+        mode,
+        sink.partition_by,
+        sink.schema,
+        identity=f"{file.job_id}/{SECTION}/{sink.name}",
+        job=file.job_id,
+        stamp=sink.stamp,
+    )

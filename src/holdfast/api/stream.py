@@ -13,7 +13,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
 from holdfast.errors import PlanError
-from holdfast.plan.frames import DIFF, Constant, Given, asking_spark, origins, with_column
+from holdfast.plan import epochs
+from holdfast.plan.epochs import Epoch
+from holdfast.plan.frames import DIFF, Constant, Given, asking_spark, no_epoch_here, origins, with_column
 from holdfast.plan.graph import Node, Sink, Step, Union, outputs, union_of, updating
 
 if TYPE_CHECKING:
@@ -44,18 +46,28 @@ class Stream:
 
     def select(self, *columns: str | Column) -> Stream:
         return self._step(
-            "select", lambda frame, hidden: frame.select(*columns, *hidden), filters=False, before=origins
+            "select",
+            lambda frame, hidden: frame.select(*columns, *hidden),
+            filters=False,
+            before=origins,
+            given=columns,
         )
 
     def where(self, condition: str | Column) -> Stream:
-        return self._step("where", lambda frame, _: frame.where(condition), before=lambda _: lambda name: name)
+        return self._step(
+            "where", lambda frame, _: frame.where(condition), before=lambda _: lambda name: name, given=(condition,)
+        )
 
     filter = where
 
     def with_column(self, name: str, value: str | Column) -> Stream:
         """One more column, or another in place of one; text is SQL: ``with_column("cents", "price * 100")``."""
         return self._step(
-            "with_column", lambda frame, _: with_column(frame, name, value), filters=False, before=origins
+            "with_column",
+            lambda frame, _: with_column(frame, name, value),
+            filters=False,
+            before=origins,
+            given=(value,),
         )
 
     def transform(self, function: Callable[[DataFrame], DataFrame]) -> Stream:
@@ -120,12 +132,17 @@ class Stream:
         mode: str = "update",
         name: str | None = None,
         partition_by: str | list[str] | None = None,
+        stamp: bool = True,
         **options: object,
     ) -> Stream:
         """Send this stream to one of Spark's formats, once per epoch.
 
         ``mode="update"`` sends the rows that are new or changed in the epoch, ``"complete"`` all that there are, where
         the stage holds them (running aggregates, ``top_k``). ``"append"`` is for rows that never change.
+
+        ``stamp``: rows carry whose they are, so that those that come twice after a crash can be told: columns ``_job``,
+        ``_sink`` and ``_epoch`` in tables, ``_epoch`` alone in files, headers ``holdfast-job``, ``holdfast-sink`` and
+        ``holdfast-epoch`` in Kafka.
         """
         if mode not in ("update", "append", "complete"):
             raise PlanError(f"There is no output mode '{mode}'.", todo="Use 'update', 'append' or 'complete'.")
@@ -142,13 +159,16 @@ class Stream:
         if path is not None:
             given["path"] = path
         by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
-        self._job._add_sink(Sink(name or "", self._node, format, mode, self.schema, given, by))
+        self._job._add_sink(Sink(name or "", self._node, format, mode, self.schema, given, by, stamp=stamp))
         return self
 
     def for_each_batch(
-        self, function: Callable[[DataFrame, int], None], *, mode: str = "update", name: str | None = None
+        self, function: Callable[[DataFrame, Epoch], None], *, mode: str = "update", name: str | None = None
     ) -> Stream:
-        """Call ``function(df, epoch)`` for every epoch; again, with identical rows, if one had to be finished twice."""
+        """Call ``function(df, epoch)`` for every epoch; again, with identical rows, if one had to be finished twice.
+
+        ``epoch`` is an ``int`` that knows its ``job`` and ``sink``; ``hf.once`` remembers it with what is written.
+        """
         self._job._add_sink(Sink(name or "", self._node, "for_each_batch", mode, self.schema, function=function))
         return self
 
@@ -159,12 +179,17 @@ class Stream:
         *,
         filters: bool = True,
         before: Callable[[Any], Callable[[str], str | None]] = lambda _: lambda _: None,
+        given: Sequence[object] = (),
     ) -> Stream:
         """``before`` of the frame that the step makes tells which column of this one each of its columns is."""
         hidden = (DIFF,) if DIFF in self._frame.columns else ()
+        epochal = epochs.mentions(*given)
+        if epochal and not outputs(self._node):
+            raise no_epoch_here()
+        run = epochs.seeing(run) if epochal else run
         with asking_spark(self._frame, f"'{label}' step"):
             frame = run(self._frame, hidden)
         if not outputs(self._node) and not frame.isStreaming:
             raise PlanError(f"The step '{label}' returned a DataFrame that is not a stream any more.")
-        step = Step(self._node, label, run, filters, before(frame))
+        step = Step(self._node, label, run, filters, before(frame), epochal)
         return Stream(self._job, step, frame, windowed=self._windowed, complete=self._complete)

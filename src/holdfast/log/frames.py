@@ -43,6 +43,7 @@ _NOUNS = {
     b"pack": "a checkpoint pack",
     b"prep": "a prepare file",
     b"mark": "a mark of an epoch that failed",
+    b"takn": "a note that a sink has an epoch",
     b"cmit": "a commit file",
     b"ownr": "an owner file",
     b"rout": "a routing table",

@@ -12,13 +12,25 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
 from holdfast.errors import CorruptionError, FencedError, StoreError
 from holdfast.log.differences import differences
-from holdfast.log.records import SPARK, Commit, Fence, GraphFile, JobFile, Manifest, Mark, Owner, Prepare, Routing
+from holdfast.log.records import (
+    SPARK,
+    Commit,
+    Fence,
+    GraphFile,
+    JobFile,
+    Manifest,
+    Mark,
+    Owner,
+    Prepare,
+    Routing,
+    Taken,
+)
 from holdfast.log.store import Store
 
 _PREPARE = re.compile(r"(\d{10,})\.(\d+)")
@@ -226,6 +238,14 @@ class Ledger:
         if mark is not None and self.section.exists(Mark.file_of(epoch, "applied", self._version)):
             return None
         return mark
+
+    def put_taken(self, taken: Taken) -> None:
+        """The sink has the epoch, also for whoever finishes it after us."""
+        self.section.put_if_absent(taken.file, taken.to_bytes())
+
+    def taken(self, epoch: int, sinks: Iterable[str]) -> frozenset[str]:
+        """Those of the sinks that are known to have the epoch."""
+        return frozenset(sink for sink in sinks if _read(self.section, Taken.file_of(epoch, sink), Taken.from_bytes))
 
     @property
     def _version(self) -> int:

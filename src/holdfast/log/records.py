@@ -1,4 +1,5 @@
-"""The small files that say what happened: prepare, mark, commit, owner, routing, manifest, ``job.json`` and ``graph/``.
+"""The small files that say what happened: prepare, mark, taken, commit, owner, routing, manifest, ``job.json`` and
+``graph/``.
 
 Each is a frozen dataclass that knows its file name and its bytes. All but the last two are frames (JSON
 first, then attachments as they are), so that one altered byte is an error and not another history.
@@ -7,9 +8,10 @@ first, then attachments as they are), so that one altered byte is an error and n
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
@@ -29,6 +31,7 @@ __all__ = [
     "Prepare",
     "Routing",
     "SegmentRef",
+    "Taken",
 ]
 
 
@@ -108,6 +111,11 @@ class Prepare:
     def file(self) -> str:
         return self.file_of(self.fence.epoch, self.level)
 
+    def given_to(self, before: Mapping[str, int]) -> tuple[str, ...]:
+        """The sinks that get this epoch: those that count on from ``before``, the numbers as the last epoch left them.
+        Others keep their number for the day they come back."""
+        return tuple(name for name, number in self.sinks.items() if number != before.get(name, -1))
+
     def to_bytes(self) -> bytes:
         said = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "attachments"}
         said |= {"fence": asdict(self.fence), "segments": [asdict(ref) for ref in self.segments]}
@@ -153,6 +161,30 @@ class Mark:
     def from_bytes(cls, data: bytes, name: str) -> Mark:
         said, _ = _unpack(data, name, b"mark")
         return cls(**(said | {"fence": Fence(**said["fence"])}))
+
+
+@dataclass(frozen=True)
+class Taken:
+    """That a sink has taken an epoch which is not committed yet: one that cannot know this by itself."""
+
+    fence: Fence
+    sink: str
+
+    @staticmethod
+    def file_of(epoch: int, sink: str) -> str:
+        return f"prepare/{epoch:010d}.taken-{hashlib.sha256(sink.encode()).hexdigest()[:16]}"
+
+    @property
+    def file(self) -> str:
+        return self.file_of(self.fence.epoch, self.sink)
+
+    def to_bytes(self) -> bytes:
+        return _pack(b"takn", asdict(self))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str) -> Taken:
+        said, _ = _unpack(data, name, b"takn")
+        return cls(Fence(**said["fence"]), said["sink"])
 
 
 @dataclass(frozen=True)

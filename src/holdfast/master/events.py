@@ -40,6 +40,8 @@ class Prepared:
     level: int
     fence: Fence
     batch: Batch
+    sinks: tuple[str, ...] | None = None
+    """Who gets the epoch, whatever the job draws by now. None: all sinks of the job."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,8 @@ class Started(Event):
     committed_batch: Batch | None = None
     prepared: tuple[Prepared, ...] = ()
     """The levels of epoch ``committed + 1`` that are prepared already, from level 1 on."""
+    sinks_done: frozenset[str] = frozenset()
+    """The sinks of that epoch that are known to have it."""
     routing: Routing | None = None
     checkpoint: int = 0
     """Epoch of the newest complete, verified checkpoint; 0 if there is none."""

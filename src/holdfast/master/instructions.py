@@ -178,11 +178,12 @@ class Undo(ToContainer):
 
 @dataclass(frozen=True)
 class RunSink(Instruction):
-    """Run the Spark job that hands the outputs of ``fence.epoch`` to one sink."""
+    """Run the Spark job that hands the outputs of ``fence.epoch`` to one sink. ``last``: the commit follows it."""
 
     looks = True
     fence: Fence
     sink: str
+    last: bool = True
 
 
 @dataclass(frozen=True)

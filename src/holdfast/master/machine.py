@@ -169,7 +169,7 @@ class Master(View):
             if content.fence.incarnation > job.incarnation:
                 return self._stop(content.fence.incarnation)
         if job.prepared:
-            self._flight = Flight(job.prepared[0].batch, list(job.prepared))
+            self._flight = Flight(job.prepared[0].batch, list(job.prepared), sinks_done=set(job.sinks_done))
         return None
 
     def _lose(self, container: str) -> None:
@@ -417,8 +417,8 @@ class Master(View):
         if levels < progress.levels:
             if levels or not elastic.moves.stopping:
                 self._step(RunIntake(self.fence, levels + 1, flight.batch))
-        elif sink := next((sink for sink in self._job.sinks if sink not in flight.sinks_done), None):
-            self._step(RunSink(self.fence, sink))
+        elif left := [sink for sink in flight.sinks(self._job.sinks) if sink not in flight.sinks_done]:
+            self._step(RunSink(self.fence, left[0], last=len(left) == 1))
         else:
             self._step(StoreCommit(self.fence, flight.batch))
 

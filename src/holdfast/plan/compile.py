@@ -26,6 +26,7 @@ from holdfast.operators.session import SessionSpec
 from holdfast.operators.spec import Column as PlainColumn
 from holdfast.operators.spec import StageSpec
 from holdfast.operators.window import WindowSpec
+from holdfast.plan import epochs
 from holdfast.plan.bounds import Columns
 from holdfast.plan.data import to_plain
 from holdfast.plan.ddl import struct_of
@@ -262,8 +263,9 @@ class JobPlan(Plan):
         """Of which stages below a level reads what, and in which mode."""
         return [(leaf, item.mode) for item in self.intake(level) for leaf in outputs(item.node)]
 
-    def sink_rows(self, sink: Sink, rows: Callable[[Output], DataFrame]) -> DataFrame:
-        return evaluate(sink.node, {leaf: rows(leaf) for leaf in outputs(sink.node)})
+    def sink_rows(self, sink: Sink, epoch: int, rows: Callable[[Output], DataFrame]) -> DataFrame:
+        with epochs.at(epoch):
+            return evaluate(sink.node, {leaf: rows(leaf) for leaf in outputs(sink.node)})
 
 
 def _together(branches: list[DataFrame]) -> tuple[DataFrame, Tagging | None]:

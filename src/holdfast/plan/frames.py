@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.types import DataType
 
 from holdfast.errors import PlanError
+from holdfast.plan.epochs import MARKER
 from holdfast.plan.quiet import quiet
 
 DIFF = "_d"
@@ -153,6 +154,15 @@ def with_sign(frame: Any) -> Any:
     return frame.with_constant(DIFF, 1, "tinyint")
 
 
+def no_epoch_here() -> PlanError:
+    return PlanError(
+        "hf.epoch() stands where rows are not on their way from a stage to a sink, or inside transform.",
+        safe="Nothing was started.",
+        todo="Use it in select, with_column or where behind the last stage: which rows an epoch has is Spark's choice, "
+        "so state that depends on its number would mean nothing.",
+    )
+
+
 @contextlib.contextmanager
 def asking_spark(frame: Any, role: str) -> Iterator[None]:
     """What Spark does not understand is an error that says which part of the job it was, and what there is instead."""
@@ -164,6 +174,8 @@ def asking_spark(frame: Any, role: str) -> Iterator[None]:
 
 
 def _not_understood(error: AnalysisException, frame: Any, role: str) -> PlanError:
+    if MARKER in str(error):
+        return no_epoch_here()
     first, *more = [line.rstrip() for line in str(error).splitlines() if line.strip()] or ["it does not say why"]
     if isinstance(error, ParseException):
         sql = "\n".join(f"    {line}" for line in more if not line.startswith("== SQL"))

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from holdfast.errors import PlanError
+from holdfast.plan.epochs import Epoch
 from holdfast.plan.frames import DIFF as DIFF  # the graph is where others look for it
 from holdfast.plan.frames import Given, S, with_sign
 
@@ -31,6 +32,7 @@ class Step:
     """A stateless step; ``run`` gets the names of hidden columns that must survive it.
 
     ``before`` tells which column of the parent a column is, unchanged; None: it is made here, or nobody knows.
+    ``epochal``: it asks for the number of the epoch, so its rows can only go to a sink.
     """
 
     parent: Node
@@ -38,6 +40,7 @@ class Step:
     run: Callable[[Any, tuple[str, ...]], Any]
     filters: bool = True
     before: Callable[[str], str | None] = lambda _: None
+    epochal: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +87,8 @@ class Sink:
     schema: StructType
     options: Mapping[str, str] = field(default_factory=dict)
     partition_by: tuple[str, ...] = ()
-    function: Callable[[DataFrame, int], None] | None = None
+    function: Callable[[DataFrame, Epoch], None] | None = None
+    stamp: bool = True
 
 
 def leaves(node: Node) -> Iterator[Source | Output]:
@@ -107,6 +111,16 @@ def outputs(node: Node) -> list[Output]:
 def updating(node: Node) -> bool:
     """Whether rows of this stream can be taken back."""
     return any(leaf.updating for leaf in outputs(node))
+
+
+def epochal(node: Node) -> bool:
+    """Whether these rows know the number of their epoch."""
+    match node:
+        case Step():
+            return node.epochal or epochal(node.parent)
+        case Union():
+            return epochal(node.left) or epochal(node.right)
+    return False
 
 
 def evaluate(node: Node, frames: Mapping[Node, S], hidden: tuple[str, ...] = ()) -> S:

@@ -103,6 +103,7 @@ class Driver(Process):
                 committed=store.committed,
                 committed_batch=store.committed_batch,
                 prepared=store.prepared(),
+                sinks_done=store.noted(),
                 routing=job.routing,
                 checkpoint=max(store.manifests, default=0),
             )

@@ -75,6 +75,8 @@ class Store:
     """Rows of epochs up to here are gone."""
     taken: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
     """sink, epoch → its rows, slice by slice."""
+    notes: set[tuple[str, int]] = field(default_factory=set)
+    """Sinks that are known to have an epoch."""
     spark_committed: int = -1
     _states: dict[tuple[int, int], int] = field(default_factory=dict)
 
@@ -104,8 +106,14 @@ class Store:
         invariant(epoch <= self.committed + 1, "a commit with a gap")
         return CommitStored(told.id, *self.commits.setdefault(epoch, (told.fence, told.batch)))
 
-    def put_sink(self, sink: str, epoch: int, rows: tuple[int, ...]) -> None:
+    def put_sink(self, sink: str, epoch: int, rows: tuple[int, ...], *, note: bool = False) -> None:
         invariant(self.taken.setdefault((sink, epoch), rows) == rows, f"{sink} saw unlike rows of epoch {epoch}")
+        if note:
+            self.notes.add((sink, epoch))
+
+    def noted(self) -> frozenset[str]:
+        """The sinks that are known to have the epoch after the committed one."""
+        return frozenset(sink for sink, epoch in self.notes if epoch == self.committed + 1)
 
     def put_manifest(self, epoch: int, packs: Iterable[Pack]) -> None:
         self.manifests.setdefault(epoch, {slice_: pack.file for pack in packs for slice_ in sorted(pack.slices)})

@@ -126,6 +126,6 @@ class Spark:
             # Its rows carry its fence, as those of a plan that is not deterministic would.
             self._driver.tell(IntakeDone(told.id, ((told.batch.offsets, told.batch.tick, rows, told.fence),)))
         else:
-            self._job.store.put_sink(told.sink, told.fence.epoch, rows)
+            self._job.store.put_sink(told.sink, told.fence.epoch, rows, note=not told.last)
             self._driver.tell(SinkDone(told.id))
         self._next()

@@ -20,6 +20,7 @@ from pyspark.sql.types import ByteType, StructField, StructType
 
 from holdfast import faults
 from holdfast.container.client import Address
+from holdfast.errors import HoldfastError, from_wire
 from holdfast.invariants import some
 from holdfast.log.records import Fence
 from holdfast.log.store import Store
@@ -32,6 +33,7 @@ from holdfast.spark.intake import TAG_SCHEMA, EventTime, Intake, Push
 from holdfast.spark.partials import Preaggregation, aggregable, aggregated, cut_of
 from holdfast.spark.scan import Groups, Scan
 from holdfast.spark.sinks import Sink as OpenSink
+from holdfast.spark.sinks import failed_sink
 from holdfast.state.slice import MAIN
 
 ARROW_BATCH_ROWS = 32_768
@@ -129,8 +131,14 @@ class EpochJobs:
             frame = none if batch is None else self.plan.branch(batch, sink)
         else:
             mode = "all" if sink.mode == "complete" else "changed"
-            frame = self.plan.sink_rows(sink, lambda output: self._outputs(session, output, epoch, mode))
-        self.sinks[sink.name].write(frame, epoch, counter)
+            frame = self.plan.sink_rows(sink, epoch, lambda output: self._outputs(session, output, epoch, mode))
+        opened = self.sinks[sink.name]
+        try:
+            opened.write(frame, epoch, counter)
+        except HoldfastError:
+            raise
+        except Exception as error:  # what a task of ours raised reaches us as text
+            raise from_wire(str(error)) or failed_sink(opened, epoch, error) from error
         faults.place("driver", "mid-sink", epoch)
         self.seconds[f"sink {sink.name}"] = time.perf_counter() - began
 

@@ -11,6 +11,7 @@ believed.
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -70,8 +71,34 @@ def local_path(spark: SparkSession, uri: str) -> str | None:
     """The path on this machine's disks that Hadoop means by ``uri``; None if it is elsewhere."""
     hadoop = _Hadoop(spark)
     path = hadoop.path(uri)
-    qualified = path.getFileSystem(hadoop.configuration).makeQualified(path).toUri()
-    return str(qualified.getPath()) if qualified.getScheme() == "file" else None
+    whole = path.getFileSystem(hadoop.configuration).makeQualified(path).toUri()
+    return str(whole.getPath()) if whole.getScheme() == "file" else None
+
+
+def qualified(spark: SparkSession, uri: str) -> str:
+    """A path as Spark will take it: absolute, with scheme and authority, and through mounts where it exists."""
+    hadoop = _Hadoop(spark)
+    path = hadoop.path(uri)
+    files = path.getFileSystem(hadoop.configuration)
+    whole = files.makeQualified(path)
+    with contextlib.suppress(Py4JJavaError):  # it is not there yet, or no mount is between
+        whole = files.resolvePath(whole)
+    text: str = whole.toString()
+    return text
+
+
+def read_if_present(spark: SparkSession, uri: str) -> bytes | None:
+    """A small file; None if there is none."""
+    hadoop = _Hadoop(spark)
+    path = hadoop.path(uri)
+    files = path.getFileSystem(hadoop.configuration)
+    if not files.exists(path):
+        return None
+    stream = files.open(path)
+    try:
+        return bytes(stream.readAllBytes())
+    finally:
+        stream.close()
 
 
 class _Hadoop:

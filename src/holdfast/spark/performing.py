@@ -17,7 +17,7 @@ from holdfast.invariants import Impossible, invariant, some
 from holdfast.log.janitor import Janitor
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import Pack, pack_name
-from holdfast.log.records import Carried, Commit, Fence, Manifest, Prepare, SegmentRef
+from holdfast.log.records import Carried, Commit, Fence, Manifest, Prepare, SegmentRef, Taken
 from holdfast.log.records import Routing as RoutingFile
 from holdfast.log.segment import segment_name
 from holdfast.master import events as ev
@@ -46,7 +46,9 @@ class Performer:
         self._cut = 0  # where the master has last allowed to cut the log
         self.incarnation = incarnation
         self.sinks: tuple[str, ...] = ()
-        self.counters: dict[str, int] = {}
+        self.counters: dict[str, int] = {}  # as the last committed epoch left them
+        self.dropped: frozenset[str] = frozenset()
+        """Sinks that shall not get the epoch that was prepared for them."""
         self.time = Timekeeper(())
         self.clock = EpochClock()
         self.bandwidth: float | None = None
@@ -113,7 +115,11 @@ class Performer:
             self.clock.take(stored.clock, steady)
         faults.place("driver", "after-prepare", stored.fence.epoch)
         of = ev.Batch(stored.query_id, stored.batch_id, stored.offsets, stored.tick)
-        return ev.PrepareStored(instruction.id, ev.Prepared(stored.level, stored.fence, of))
+        return ev.PrepareStored(instruction.id, ev.Prepared(stored.level, stored.fence, of, self.given_to(stored)))
+
+    def given_to(self, prepare: Prepare) -> tuple[str, ...]:
+        """The sinks that the epoch goes to, whoever prepared it."""
+        return tuple(name for name in prepare.given_to(self.counters) if name not in self.dropped)
 
     def _began(self, stage: str, epoch: int) -> int | None:
         """Since when the oldest session of a stage below is open. All slices have applied their level of the epoch by
@@ -167,6 +173,11 @@ class Performer:
             with self.ledger_lock:
                 self.ledger.mark_applied(Fence(self.incarnation, epoch, 0))
             self._sinks_begun = epoch
+
+    def note_taken(self, fence: Fence, sink: str) -> None:
+        """A start after this one must not give the epoch to this sink again, though others still wait for it."""
+        with self.ledger_lock:
+            self.ledger.put_taken(Taken(fence, sink))
 
     def store_commit(self, instruction: do.StoreCommit) -> ev.Event:
         epoch, batch = instruction.fence.epoch, instruction.batch

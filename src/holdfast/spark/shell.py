@@ -34,6 +34,7 @@ from holdfast.errors import (
     FencedError,
     FunctionError,
     HoldfastError,
+    StoreError,
     from_wire,
 )
 from holdfast.invariants import Impossible, some
@@ -134,13 +135,14 @@ class Shell:
         started: ev.Started,
         jobs: EpochJobs,
         counters: Mapping[str, int],
+        dropped: frozenset[str],
         time: Timekeeper,
         bandwidth: float | None,
     ) -> None:
         self._jobs = jobs
         performer = self._performer
         performer.sinks, performer.counters, performer.time = tuple(self._sinks), dict(counters), time
-        performer.bandwidth, performer.slices = bandwidth, jobs.slices
+        performer.dropped, performer.bandwidth, performer.slices = dropped, bandwidth, jobs.slices
         performer.clock.take(time.clock, None)
         self._row_times = RowTimes(jobs.plan.time_columns)
         performer.has_functions = any(isinstance(stage.operator, ProcessSpec) for stage in jobs.plan.stages)
@@ -680,9 +682,12 @@ class Shell:
                 faults.place("driver", "after-segments", fence.epoch)
                 return ev.IntakeDone(instruction.id, tags)
             case do.RunSink(fence=fence, sink=name):
-                counters = self._performer.prepare_of(fence.epoch, 1).sinks
-                if name in counters:  # else the sink is younger than the epoch, and not part of it
-                    self._spark_jobs.sink(frame, fence.epoch, self._sinks[name], counters[name])
+                if name not in self._sinks:
+                    raise sink_is_gone([name], fence.epoch)
+                counter = self._performer.prepare_of(fence.epoch, 1).sinks[name]
+                self._spark_jobs.sink(frame, fence.epoch, self._sinks[name], counter)
+                if not instruction.last and self._spark_jobs.sinks[name].forgets:
+                    self._performer.note_taken(fence, name)
                 return ev.SinkDone(instruction.id)
         raise Impossible(f"not a job of Spark's: {instruction}")
 
@@ -696,6 +701,17 @@ def _cause(error: Exception, instruction: do.Instruction) -> Exception:
     if isinstance(error, PySparkException | Py4JError):
         return spark_failed(error, f"the rows of epoch {instruction.fence.epoch} were read")
     return named(error, "The driver")
+
+
+def sink_is_gone(names: Sequence[str], epoch: int) -> StoreError:
+    """An epoch was prepared for sinks that the job does not draw any more."""
+    which = ", ".join(f"'{name}'" for name in names)
+    return StoreError(
+        f"Epoch {epoch} was prepared for the sink {which}, which the job does not have any more, and is not committed.",
+        safe="Nothing was written. The epoch is prepared; whichever start finishes it, its rows are the same.",
+        todo="Start once more with that sink, so that it gets the epoch, then without it; or say that it shall not "
+        f"have it: job.start(drop_sinks={list(names)!r}).",
+    )
 
 
 def _given_up() -> EpochGone:

@@ -1,16 +1,16 @@
 """Where an epoch's output rows go: one small class per kind of sink.
 
-A sink is given each epoch's rows once, and again after a crash. Files and Delta remember which epochs they
-have and take each at once or not at all; the others may see an epoch twice, with the same rows and the same
-number. Files go through Spark's own streaming file sink, so any Spark reader of the folder sees whole epochs
-only; the price is its rule that batch ids start at 0 and have no gaps, hence the counter beside the epoch.
-Nothing here plans or changes the rows: whatever a sink does with them runs the scan, never the state.
+A sink is given each epoch's rows once, and again after a crash. Files and Delta remember which epochs they have and
+take each at once or not at all; the others may see an epoch twice, with the same rows and the same number, and their
+rows carry whose they are (``stamps``). Files go through Spark's own streaming file sink, so any Spark reader of the
+folder sees whole epochs only; the price is its rule that batch ids start at 0 and have no gaps, hence the counter
+beside the epoch. Nothing here plans or changes the rows: whatever a sink does with them runs the scan, never the state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -19,17 +19,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, StructField, StructType
 
-from holdfast.errors import PlanError
+from holdfast.errors import PlanError, SinkError
 from holdfast.invariants import some
+from holdfast.plan.epochs import Epoch
+from holdfast.plan.graph import Sink as SinkPlan
+from holdfast.spark import stamps
+from holdfast.spark.causes import own_words
 from holdfast.spark.hadoop import list_names, local_path
 from holdfast.spark.settling import Settled
+from holdfast.spark.stamps import EPOCH_COLUMN
+from holdfast.spark.tables import DeltaSink, KafkaSink, TableSink, Wants, option
 from holdfast.spark.types import simple_type
 
-EPOCH_COLUMN = "_epoch"
 FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "xml", "avro")
 MODES = ("update", "complete")
-
-Wants = Literal["changed", "all"]
 
 
 class Sink(Protocol):
@@ -37,6 +40,8 @@ class Sink(Protocol):
 
     name: str
     exactly_once: bool
+    forgets: bool
+    """An epoch that it gets again is there twice, for others to see: somebody else should remember it."""
     wants: Wants
 
     def write(self, df: DataFrame, epoch: int, counter: int) -> None:
@@ -54,14 +59,17 @@ def open_sink(
     partition_by: Sequence[str],
     schema: StructType,
     identity: str,
+    job: str,
+    stamp: bool = True,
 ) -> Sink:
     """The sink of a format, checked as far as it can be without rows.
 
     ``identity`` names this sink for ever (job, section, sink): exactly-once tables keep their progress by it.
+    ``stamp``: rows carry the id of the ``job``, the name and the epoch.
     """
     wants = _wants(name, mode)
     for column in partition_by:
-        if column not in schema.names and column != EPOCH_COLUMN:
+        if column not in schema.names and not (stamp and column == EPOCH_COLUMN):
             raise PlanError(
                 f"Sink {name!r} is partitioned by {column!r}, which is not among its columns.",
                 todo=f"Partition by one of {', '.join(schema.names)}.",
@@ -75,16 +83,26 @@ def open_sink(
         return NoopSink(name, wants)
     _look_up(spark, name, format)
     if kind in FILE_FORMATS:
-        return FileSink(spark, name, kind, options, partition_by, schema, wants)
-    if kind == "delta":
-        return DeltaSink(name, options, partition_by, wants, identity)
-    return TableSink(name, format, options, partition_by, wants)
+        return FileSink(spark, name, kind, options, partition_by, schema, wants, stamp)
+    if kind == "kafka":
+        return KafkaSink(name, options, wants, job, stamp)
+    if stamp:
+        stamps.refuse_taken_names(name, schema, stamps.COLUMNS, "Rename it before write, or write(…, stamp=False).")
+    table: TableSink = (
+        DeltaSink(name, options, partition_by, wants, job, stamp, identity)
+        if kind == "delta"
+        else TableSink(name, format, options, partition_by, wants, job, stamp)
+    )
+    if stamp and not table.replaces:
+        stamps.refuse_unstamped_table(spark, name, format, options)
+    return table
 
 
 class FileSink:
     """A folder of files and the log that says which belong to whole epochs."""
 
     exactly_once = True
+    forgets = False
 
     def __init__(
         self,
@@ -95,30 +113,36 @@ class FileSink:
         partition_by: Sequence[str],
         schema: StructType,
         wants: Wants,
+        stamp: bool,
     ) -> None:
         self.name = name
         self.wants = wants
+        self._stamp = stamp
         if wants == "all":
             raise PlanError(
                 f"Sink {name!r} writes {format} files in mode 'complete', but files can only be added to.",
                 todo="Use mode='update': each row carries the epoch in which it became true in _epoch.",
             )
-        if EPOCH_COLUMN in schema.names:
-            raise PlanError(
-                f"The rows of sink {name!r} already have a column {EPOCH_COLUMN}, which file sinks add.",
-                todo="Rename the column before write.",
-            )
+        added = (EPOCH_COLUMN,) if stamp else ()
+        stamps.refuse_taken_names(name, schema, added, "Rename the column before write, or write(…, stamp=False).")
         written = [field for field in schema.fields if field.name not in partition_by]
         if format == "text" and (
-            EPOCH_COLUMN not in partition_by or [simple_type(field.dataType) for field in written] != ["string"]
+            not set(added) <= set(partition_by) or [simple_type(field.dataType) for field in written] != ["string"]
         ):
             raise PlanError(
                 f"Sink {name!r} writes text, which holds one string column; it would get "
-                f"{', '.join([*(field.name for field in written), EPOCH_COLUMN])}.",
+                f"{', '.join([*(field.name for field in written), *added])}.",
                 todo="Select one string column and write with partition_by=['_epoch'], or use json.",
             )
-        self._sink = _file_stream_sink(spark, name, format, options, partition_by, schema)
-        self.path = _option(options, "path") or ""
+        self._sink = _file_stream_sink(
+            spark,
+            name,
+            format,
+            options,
+            partition_by,
+            StructType([*schema.fields, *(StructField(column, LongType()) for column in added)]),
+        )
+        self.path = option(options, "path") or ""
         self._spark = spark
         local = local_path(spark, self.path)
         self._settled = Settled(local) if local else None  # elsewhere a closed file is as durable as it gets
@@ -134,7 +158,8 @@ class FileSink:
         return self._settled is not None and self._settled.forget_torn(counter)
 
     def write(self, df: DataFrame, epoch: int, counter: int) -> None:
-        self._sink.addBatch(counter, df.withColumn(EPOCH_COLUMN, sf.lit(epoch).cast("bigint"))._jdf)
+        rows = df.withColumn(EPOCH_COLUMN, sf.lit(epoch).cast("bigint")) if self._stamp else df
+        self._sink.addBatch(counter, rows._jdf)
         if self._settled is not None:
             self._settled.settle(counter)
 
@@ -148,13 +173,14 @@ class MemorySink:
     """
 
     exactly_once = False
+    forgets = False  # by the time it could get an epoch again, it has nothing
 
     def __init__(
         self, spark: SparkSession, name: str, options: Mapping[str, str], schema: StructType, wants: Wants
     ) -> None:
         self.name = name
         self.wants = wants
-        self.view = _option(options, "queryName") or name
+        self.view = option(options, "queryName") or name
         client = _client(spark)
         sources = "org.apache.spark.sql.execution.streaming.sources"
         self._sink = JavaClass(f"{sources}.MemorySink", client)()
@@ -184,12 +210,13 @@ class ConsoleSink:
     """Prints each epoch's rows as Spark's console sink does."""
 
     exactly_once = False
+    forgets = False
 
     def __init__(self, name: str, options: Mapping[str, str], wants: Wants) -> None:
         self.name = name
         self.wants = wants
-        self._rows = int(_option(options, "numRows") or 20)
-        truncate = (_option(options, "truncate") or "true").lower()
+        self._rows = int(option(options, "numRows") or 20)
+        truncate = (option(options, "truncate") or "true").lower()
         self._truncate: bool | int = int(truncate) if truncate.isdigit() else truncate == "true"
 
     def write(self, df: DataFrame, epoch: int, counter: int) -> None:
@@ -205,6 +232,7 @@ class NoopSink:
     """Runs the scan and drops the rows: what benchmarks write to."""
 
     exactly_once = True
+    forgets = False
 
     def __init__(self, name: str, wants: Wants) -> None:
         self.name = name
@@ -217,76 +245,42 @@ class NoopSink:
         return
 
 
-class TableSink:
-    """Any batch writer of Spark. It cannot know that it has seen an epoch, so after a crash it gets it
-    again.
-    """
-
-    exactly_once = False
-
-    def __init__(
-        self, name: str, format: str, options: Mapping[str, str], partition_by: Sequence[str], wants: Wants
-    ) -> None:
-        self.name = name
-        self.wants = wants
-        self._format = format
-        self._options = dict(options)
-        self._partition_by = list(partition_by)
-        # Everything replaces everything; but a topic has no replacing, only further messages.
-        self._mode = "overwrite" if wants == "all" and format.lower() != "kafka" else "append"
-
-    def write(self, df: DataFrame, epoch: int, counter: int) -> None:
-        writer = df.write.format(self._format).options(**self._epoch_options(epoch)).mode(self._mode)
-        if self._partition_by:
-            writer = writer.partitionBy(*self._partition_by)
-        writer.save()
-
-    def close(self) -> None:
-        return
-
-    def _epoch_options(self, epoch: int) -> dict[str, str]:
-        return self._options
-
-
-class DeltaSink(TableSink):
-    """A Delta table: it skips a transaction version that it has already committed for the same application."""
-
-    exactly_once = True
-
-    def __init__(
-        self,
-        name: str,
-        options: Mapping[str, str],
-        partition_by: Sequence[str],
-        wants: Wants,
-        identity: str,
-    ) -> None:
-        super().__init__(name, "delta", options, partition_by, wants)
-        self._identity = identity
-
-    def _epoch_options(self, epoch: int) -> dict[str, str]:
-        return {**self._options, "txnAppId": self._identity, "txnVersion": str(epoch)}
-
-
 class ForEachBatchSink:
-    """A user's own function, called with the rows and the number of the epoch, at least once."""
+    """A user's own function, called with the rows and the epoch, at least once."""
 
     exactly_once = False
+    forgets = True
 
-    def __init__(self, name: str, function: Callable[[DataFrame, int], object], mode: str) -> None:
+    def __init__(self, name: str, function: Callable[[DataFrame, Epoch], object], mode: str, job: str) -> None:
         self.name = name
         self.wants: Wants = _wants(name, mode)
         self._function = function
+        self._job = job
 
     def write(self, df: DataFrame, epoch: int, counter: int) -> None:
-        self._function(df, epoch)
+        self._function(df, Epoch(epoch, self._job, self.name))
 
     def close(self) -> None:
         return
 
 
-def for_each_batch(name: str, function: Callable[[DataFrame, int], object], mode: str = "update") -> Sink:
-    return ForEachBatchSink(name, function, mode)
+def for_each_batch(name: str, function: Callable[[DataFrame, Epoch], object], mode: str, job: str) -> Sink:
+    return ForEachBatchSink(name, function, mode, job)
+
+
+def failed_sink(sink: Sink, epoch: int, error: Exception) -> SinkError:
+    """What a sink raised, in its own words first."""
+    hint = " (a table that cannot have _job, _sink and _epoch: stamp=False)" if getattr(sink, "stamp", False) else ""
+    return SinkError(
+        f"{own_words(error)} (raised by sink '{sink.name}' in epoch {epoch})",
+        safe="The epoch is prepared and not committed, so its rows will be the same; sinks before this one have them.",
+        todo=f"Mend what the sink stumbled over{hint} and start again: the epoch is finished first.",
+    )
+
+
+def folder_of(sink: SinkPlan) -> str | None:
+    """The folder that a sink writes files to, if it is one that does."""
+    return option(sink.options, "path") if sink.function is None and sink.format.lower() in FILE_FORMATS else None
 
 
 def _wants(name: str, mode: str) -> Wants:
@@ -324,7 +318,6 @@ def _file_stream_sink(
     python = JavaClass("org.apache.spark.api.python.PythonUtils", client)
     none = JavaClass("scala.Option", client).empty()
     session = spark._jsparkSession
-    written = StructType([*schema.fields, StructField(EPOCH_COLUMN, LongType())])
     try:
         source = JavaClass("org.apache.spark.sql.execution.datasources.DataSource", client)(
             session,
@@ -338,18 +331,13 @@ def _file_stream_sink(
             none,
         )
         append = JavaClass("org.apache.spark.sql.streaming.OutputMode", client).Append()
-        return source.createSink(append, session.parseDataType(written.json()))
+        return source.createSink(append, session.parseDataType(schema.json()))
     except (PySparkException, Py4JError) as error:
         raise PlanError(
             f"Sink {name!r} cannot write {format} files: {_first_line(error)}",
             safe="Nothing was started.",
             todo="Give the folder as option path, and options as Spark's file sink takes them.",
         ) from error
-
-
-def _option(options: Mapping[str, str], name: str) -> str | None:
-    """Spark's options do not mind upper and lower case."""
-    return next((value for key, value in options.items() if key.lower() == name.lower()), None)
 
 
 def _first_line(error: Exception) -> str:
