@@ -21,16 +21,20 @@ _STATE = re.compile(r"\s*SQLSTATE: \w+")
 _ADVICE = "Mend that, then start the job again: it goes on with the rows of this epoch."
 
 
-def spark_failed(error: Exception, doing: str) -> SparkError:
-    """``doing`` says what it was about: "epoch 3 was read"."""
+def own_words(error: Exception) -> str:
+    """The exception that somebody wrote or will look for, whatever Spark made of it."""
     text = str(error)
     what = _python(text) if isinstance(error, PythonException) or _TRACEBACK in text else None
-    what = what or _java(text) or _first(error, text)
+    return what or _java(text) or _first(error, text)
+
+
+def spark_failed(error: Exception, doing: str) -> SparkError:
+    """``doing`` says what it was about: "epoch 3 was read"."""
     return SparkError(
-        f"{what.rstrip('.')}. That was raised while {doing}.",
+        f"{own_words(error).rstrip('.')}. That was raised while {doing}.",
         safe="Every committed epoch. Nothing of this one is in any state or sink.",
         todo=_ADVICE,
-        details=text,
+        details=str(error),
     )
 
 
