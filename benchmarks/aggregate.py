@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common import Clicks, choose, measure_apart, median, parser, report, scratch, session, spread, table
+from kit.contestants import all_cpu_seconds
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
@@ -100,16 +101,19 @@ def fingerprint(state: DataFrame) -> str:
 
 def compete(name: str, clicks: Clicks, options: argparse.Namespace) -> None:
     """Runs in the contestant's own process: one round to warm up, then the timed ones."""
-    rounds = []
+    rounds, cpu = [], []
     settings = {"spark.sql.shuffle.partitions": options.shuffle_partitions, **SETTINGS[name]}
     with session(options.memory, **settings) as spark:
         for left in reversed(range(1 + options.repeat)):
             with scratch() as folder:
+                before = all_cpu_seconds()
                 rounds.append(CONTESTANTS[name](spark, clicks, folder))
+                cpu.append(all_cpu_seconds() - before)
                 if left == 0:
                     found = fingerprint(rounds[-1].state())
     seconds, starting = [one.seconds for one in rounds], [one.starting for one in rounds[1:]]
-    print(json.dumps({"first": seconds[0], "seconds": seconds[1:], "starting": starting, "fingerprint": found}))
+    found_all = {"first": seconds[0], "seconds": seconds[1:], "cpu": cpu[1:], "starting": starting}
+    print(json.dumps({**found_all, "fingerprint": found}))
 
 
 def main() -> None:

@@ -16,12 +16,12 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import psutil
 from common import console, measure_apart, median, parser, report, scratch, session, table
-from kit.contestants import Holdfast, Sampler, preload, under_load
+from kit.contestants import Holdfast, Sampler, all_cpu_seconds, preload, under_load
 from kit.load import Files, distances
 from kit.pairs import Pairs, pairs
 from kit.plots import millions, plot
@@ -92,17 +92,6 @@ def throughput(spark: SparkSession, name: str, options: argparse.Namespace) -> d
         found |= {"cpu": cpu, "peers": sent(made, begun, TO_PEERS), "store": sent(made, begun, TO_STORE)}
         made.check()
     return found
-
-
-def all_cpu_seconds() -> float:
-    """Of this process and everything below it: the JVM, Spark's Python workers, containers."""
-    me = psutil.Process()
-    total = 0.0
-    for process in (me, *me.children(recursive=True)):
-        with suppress(psutil.NoSuchProcess):
-            used = process.cpu_times()
-            total += used.user + used.system
-    return total
 
 
 def sent(made: Holdfast, since: float, kinds: tuple[str, ...]) -> int:

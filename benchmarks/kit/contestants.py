@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -230,3 +230,14 @@ def cpu_seconds(pids: dict[str, int]) -> dict[str, float]:
             continue
         found[name] = used.user + used.system
     return found
+
+
+def all_cpu_seconds() -> float:
+    """Of this process and everything below it, also what has ended: the JVM, Spark's Python workers, containers."""
+    me = psutil.Process()
+    total = 0.0
+    for process in (me, *me.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            used = process.cpu_times()
+            total += used.user + used.system + used.children_user + used.children_system
+    return total
