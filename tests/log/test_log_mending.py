@@ -90,7 +90,10 @@ def take_and_mend(draw: random.Random) -> None:
     if committed >= 0:
         assert after[f"commits/{committed}"] == COMMITTED
     assert f"commits/{committed + 1}" not in after
-    assert f"offsets/{batches}" not in after
+    if f"offsets/{batches}" in after:  # the batch that was planned is tried again as it was, if nothing of it is gone
+        assert all(disk.get(name) == truth[name] for name in names)
+        assert after[f"offsets/{batches}"] == OFFSETS % (batches, 1)
+        assert after[f"sources/0/{batches}"] == b"v1\n{}"
     spare = f"sources/0/{batches}"
     assert spare not in after or after[checksum_name(spare)] == checksums(after[spare])
     assert not mend(standing, after, {}), "mending what is mended"
@@ -133,5 +136,21 @@ def test_before_the_first_prepare_everything_torn_goes() -> None:
     done = mend(Standing(-1, -1), disk, {})
     assert set(done.drop) == {"metadata", "offsets/0", "sources/0/0"}
     assert not done.write
-    whole = with_checksums({"metadata": b'{"id":"q"}', "offsets/0": b"v1\n{}\n3", "sources/0/0": b"v1\n12"})
-    assert mend(Standing(-1, -1), whole, {}).drop == ("offsets/0",)
+
+
+def test_a_planned_batch_is_tried_again_as_it_was_if_all_of_it_is_there() -> None:
+    whole = with_checksums({"metadata": b'{"id":"q"}', "offsets/0": OFFSETS % (0, 3), "sources/0/0": b"v1\n{}"})
+    assert mend(Standing(-1, -1), whole, {}).drop == ("offsets/0",), "where the second source began is not there"
+    whole |= with_checksums({"sources/1/0": b"v1\n12"})
+    assert not mend(Standing(-1, -1), whole, {})
+    listed = whole | with_checksums({"sources/0/1": b"v1\n{}"})
+    assert mend(Standing(-1, -1), listed, {}).drop == ("offsets/0",), "a reader has listed more since"
+
+    truth = checkpoint(9)
+    standing = Standing(7, 7, notes(checkpoint(8)))
+    assert not mend(standing, {name: truth[name] for name in truth if "commits/8" not in name}, {}).drop
+    for lost in ("sources/0/8", "offsets/.8.crc", "sources/0/.8.crc", "metadata", "offsets/7"):
+        disk = {name: content for name, content in truth.items() if name != lost}
+        assert "offsets/8" in mend(standing, disk, truth).drop, lost
+    gap = with_checksums({"sources/0/8": b"", "sources/0/9": b"v1\n{}", "offsets/8": OFFSETS % (9, 1)})
+    assert "offsets/8" in mend(standing, {k: v for k, v in (truth | gap).items() if k != "sources/0/8"}, {}).drop

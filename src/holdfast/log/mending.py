@@ -3,9 +3,10 @@
 Spark syncs none of its files, so after a cut each may be missing, empty or torn, while our commit of the same epoch is
 there. But ``prepare`` has the files of its batch, byte for byte, and knows which notes of the sources there were; what
 it does not have was synced before it. So everything up to the newest prepare can be had again. What came after it
-nobody depends on. A batch that was only planned is planned once more: its offsets go, since nobody can tell whether the
-notes that they speak of are all there. Those notes stay as far as they are whole: what a reader has listed is in one
-batch with what it lists next.
+nobody depends on. A batch that was only planned is tried again as it was if nothing is missing: its offsets are whole,
+and so are just the notes that they speak of (a batch that fails must not grow with every start). Else it is planned
+once more: its offsets go, and the notes stay as far as they are whole: what a reader has listed is in one batch with
+what it lists next.
 
 Whether a file is whole is told by the checksums that Hadoop's local file system keeps beside each (``.7.crc`` for
 ``7``); a file without any is one that we wrote, or one that lost them. Nothing here touches a disk: from what the
@@ -89,7 +90,8 @@ def mend(standing: Standing, disk: Files, carried: Files) -> Mending:
     write: dict[str, bytes] = {}
     drop: list[str] = []
     missing: list[str] = []
-    for name in sorted(wanting(standing, disk)):
+    wanted = wanting(standing, disk)
+    for name in sorted(wanted):
         if name in carried:
             write[name] = carried[name]
         elif _state(name, disk) == "bad" and (_number(name) is not None or name == METADATA):
@@ -99,9 +101,12 @@ def mend(standing: Standing, disk: Files, carried: Files) -> Mending:
     if standing.prepared < 0 and METADATA in disk and not _is_object(disk[METADATA]):
         drop.append(METADATA)
     drop += _torn_notes(standing, disk)
+    undisturbed = not wanted and not drop
     for name in disk:
         number = _number(name) if name.startswith("offsets/") else None
-        if number is not None and number > standing.prepared:
+        if number is None or number <= standing.prepared:
+            continue
+        if not (undisturbed and number == standing.prepared + 1 and _all_there(name, disk)):
             drop.append(name)  # it may speak of notes that are gone
     return Mending(write, tuple(drop), tuple(missing))
 
@@ -126,6 +131,31 @@ def _torn_notes(standing: Standing, disk: Files) -> list[str]:
         if not all(states):
             spare += [name for _, name in notes[states.index(False) :]]
     return spare
+
+
+def _all_there(offsets: str, disk: Files) -> bool:
+    """Whether the notes are those that a batch was planned with.
+
+    The offset of a file source is the number of its last note; other sources have one note, 0, of where they began.
+    Notes that a cut takes only make the numbers smaller, so where there is one folder for each offset and the numbers
+    are the same, none is missing. (Places of a plan that share one reader have more offsets than folders: not told.)
+    """
+    if _state(offsets, disk) != "whole":
+        return False
+    folders: dict[str, list[int]] = {}
+    for name in current(name for name in disk if name.startswith(SOURCES) and _is_plain(name)):
+        if (number := _number(name)) is None or _state(name, disk) == "bad":
+            return False
+        folders.setdefault(_folder(name), []).append(number)
+    if any(max(notes) - min(notes) != len(notes) - 1 for notes in folders.values()):
+        return False
+    planned = [_last_note(line) for line in disk[offsets].decode().splitlines()[2:] if line != "-"]
+    return sorted(planned) == sorted(max(notes) for notes in folders.values())
+
+
+def _last_note(offset: str) -> int:
+    found = json.loads(offset) if _is_object(offset.encode()) else {}
+    return int(found.get("logOffset", 0))
 
 
 def _state(name: str, disk: Files) -> Literal["whole", "unsaid", "bad"]:
