@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import holdfast as hf
@@ -99,3 +100,25 @@ def test_a_test_reads_keys_alike() -> None:
         assert run.get(totals, 4, "a") is None
         with pytest.raises(hf.PlanError, match=r"bigint: 3\.7 is a float"):
             run.get(totals, 3.7, "a")
+
+
+@pytest.mark.parametrize(
+    ("zone", "hours"), [("Z", 0), ("+02:00", 2), ("GMT+8", 8), ("UTC-01:00", -1), ("UT+1", 1), ("Asia/Tokyo", 9)]
+)
+def test_every_way_in_which_spark_names_zones(zone: str, hours: int) -> None:
+    rows = key_rows("s", [Column("at", "timestamp")], [dt.datetime(2026, 1, 2)], zone)
+    assert rows["k0"][0].as_py() == dt.datetime(2026, 1, 2, tzinfo=UTC) - dt.timedelta(hours=hours)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "zone", "why"),
+    [
+        ("timestamp", dt.datetime(2026, 1, 2), "PST", "does not know the session's, 'PST'"),
+        ("timestamp", dt.datetime(9999, 12, 31, 23, 59), "America/New_York", "years 1 to 9999"),
+        ("timestamp", pd.Timestamp("2026-01-02T00:00:00.000000001"), "UTC", "between two values"),
+        ("float", 1e300, "UTC", "too large for a float"),
+    ],
+)
+def test_what_python_cannot_say_exactly_is_refused(kind: str, value: Any, zone: str, why: str) -> None:
+    with pytest.raises(hf.PlanError, match=why):
+        key_rows("s", [Column("at", kind)], [value], zone)

@@ -168,8 +168,12 @@ class Foreign:
                 statement = statement.replace(f":{number}", f"?{number}")
         self._answer = self._connection.execute(statement, given)
 
-    def fetchone(self) -> Any:
-        return self._answer.fetchone()
+    @property
+    def description(self) -> Any:
+        return self._answer.description
+
+    def fetchall(self) -> Any:
+        return self._answer.fetchall()
 
     def close(self) -> None:
         return
@@ -198,3 +202,27 @@ def test_what_it_cannot_work_with_is_refused(connection: sqlite3.Connection) -> 
         save(connection, 1, paramstyle="guess")
     assert save(connection, 1, table="main.elsewhere")
     assert marked(connection, "elsewhere") == [("j", "s", 1)]
+
+
+def test_a_second_block_for_one_epoch_is_refused_and_not_skipped(connection: sqlite3.Connection) -> None:
+    epoch = hf.Epoch(1, "j", "s")
+    with hf.once(connection, epoch) as new:
+        assert new
+        connection.execute("INSERT INTO rows VALUES (1)")
+    with pytest.raises(hf.PlanError, match="twice for epoch 1 of sink 's'"):
+        hf.once(connection, epoch).__enter__()
+    with hf.once(connection, epoch, table="others") as new:
+        assert new
+        connection.execute("INSERT INTO rows VALUES (2)")
+    assert found(connection) == [1, 2]
+    assert not save(connection, 1), "the same epoch in another call is a repetition"
+
+
+def test_names_that_the_database_takes_for_one_are_refused(connection: sqlite3.Connection) -> None:
+    connection.execute(
+        f"CREATE TABLE {marks.TABLE} (job TEXT, sink TEXT COLLATE NOCASE, epoch BIGINT, PRIMARY KEY (job, sink, epoch))"
+    )
+    assert save(connection, 1, sink="Totals")
+    with pytest.raises(hf.PlanError, match="'totals' and sink 'Totals' for one"):
+        save(connection, 1, sink="totals")
+    assert found(connection) == [1]

@@ -143,10 +143,13 @@ def test_readers_give_way_when_memory_does_and_are_told(world: World) -> None:
 
 
 def test_a_checkpoint_gives_way_last_and_says_so(world: World) -> None:
-    """Its pin may cost as much as the state; then it is given up, and the next one does not step back."""
+    """Its pin may cost as much as the state; then it is given up, and the next one does not step back. Readers of an
+    older epoch go before it, those of newer ones cost nothing and change nothing."""
     job = job_of(world)
     run(world, [1])
     pins = job.reading
+    pins.pin("reader", 1)
+    run(world, [2])
     pins._pinned_bytes = 1
     began, go_on = threading.Event(), threading.Event()
     packed = pins.packed
@@ -157,13 +160,18 @@ def test_a_checkpoint_gives_way_last_and_says_so(world: World) -> None:
         yield from packed(epoch, slices)
 
     pins.packed = slowly  # type: ignore[method-assign]
-    taking, found = begin(job, 1, "checkpoint/0000000001-1-1-c0.pack")
+    taking, found = begin(job, 2, "checkpoint/0000000002-1-1-c0.pack")
     began.wait(30)
-    pins.pin("reader", 1)
-    run(world, [2, 3])
-    assert list(pins._pins) == ["checkpoint-checkpoint/0000000001-1-1-c0.pack"]
-    run(world, range(4, 40))
-    assert not pins._pins
+    run(world, [3])
+    pins.pin("dashboard", 3)
+    run(world, [4])
+    checkpoint = "checkpoint-checkpoint/0000000002-1-1-c0.pack"
+    assert set(pins._pins) == {checkpoint, "dashboard"}
+    for epoch in range(5, 40):
+        pins.pin("dashboard", epoch - 1)
+        run(world, [epoch])
+    assert checkpoint not in pins._pins
+    pins.unpin("dashboard", 39)
     go_on.set()
     taking.join()
     assert isinstance(found[0], ContainerError)

@@ -105,6 +105,22 @@ def test_a_later_sink_that_fails_does_not_repeat_the_earlier_ones(shop: Shop, tm
     assert sorted(map(tuple, found)) == [(1, 5), (2, 5), (3, 5)]
 
 
+def test_a_sink_that_has_the_epoch_does_not_get_it_again_when_another_is_dropped(shop: Shop) -> None:
+    first, stuck = Till(), Till(broken_at=2)
+
+    def both(counts: StageStream) -> None:
+        counts.for_each_batch(first, name="first")
+        counts.for_each_batch(stuck, name="stuck")
+
+    shop.add()
+    shop.add()
+    with pytest.raises(hf.SinkError):
+        shop.run(both)
+    assert first.epochs == [1, 2]
+    shop.run(lambda counts: counts.for_each_batch(first, name="first"), drop_sinks=["stuck"])
+    assert first.got == [(epoch, true_after(epoch)) for epoch in (1, 2)]
+
+
 def test_an_epoch_goes_to_the_sinks_that_it_was_prepared_for(shop: Shop, tmp_path: Path) -> None:
     stays, goes, comes = Till(), Till(broken_at=2), Till()
 

@@ -36,13 +36,15 @@ def partial_batch(spec: Any, tasks: list[list[Event]], late: int) -> pa.RecordBa
         groups: dict[Any, list[Event]] = {}
         for row in task:
             assert row.time is not None
-            stretch = (row.time - offset) // pane if spec.unit == "event" else 0
-            alone = row.time if isinstance(spec, SessionSpec) and row.time < late - spec.gap else None
-            groups.setdefault((row.key, stretch, alone), []).append(row)
-        for (key, stretch, _), rows in groups.items():
+            stretch = row.time - (row.time - offset) % pane if spec.unit == "event" else offset
+            if isinstance(spec, SessionSpec):  # one number for both kinds, as in Spark's column
+                in_time = late - spec.gap
+                stretch = row.time if row.time < in_time else max(stretch, in_time)
+            groups.setdefault((row.key, stretch), []).append(row)
+        for (key, stretch), rows in groups.items():
             values = [row.values[0] for row in rows if row.values[0] is not None]
             times = [row.time for row in rows if row.time is not None]
-            start = stretch * pane + offset if isinstance(spec, WindowSpec) else min(times)
+            start = stretch if isinstance(spec, WindowSpec) else min(times)
             found: dict[str, Any] = {"_h": crc(key), "k0": key[0], "_n": len(rows)}
             found |= {"_from": at(start), "_to": at(max(times))}
             for number, one in enumerate(spec.aggregates):

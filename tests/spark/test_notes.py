@@ -117,6 +117,28 @@ def test_a_tick_knows_nothing_of_a_batch_that_is_being_planned(checkpoint: Check
     assert tick.spark.names == ("sources/0/0", "sources/1/0")
 
 
+def test_a_tick_knows_the_notes_that_a_planned_batch_has_just_compacted(checkpoint: Checkpoint) -> None:
+    for batch in range(2):
+        checkpoint.plan(batch)
+        checkpoint.prepare(batch + 1, batch)
+    checkpoint.plan(2, "sources/0/2.compact")
+    checkpoint.prepare(3, 1, tick=1)
+    tick = checkpoint.ledger.get_prepare(3, 1)
+    assert tick is not None
+    assert tick.spark is not None
+    assert tick.spark.names == ("sources/0/0", "sources/0/1", "sources/1/0")
+
+
+def test_what_a_prepare_that_lost_would_have_carried_is_carried_again(checkpoint: Checkpoint) -> None:
+    checkpoint.plan(0)
+    checkpoint.prepare(1, 0)
+    checkpoint.plan(1)
+    carried, _ = checkpoint.notes.carry(Batch("q", 1, "", 0))
+    assert "sources/0/1" in carried.files
+    checkpoint.notes.not_stored()  # another driver was first, with a tick
+    assert checkpoint.prepare(3, 1).keys() == {"metadata", "offsets/1", "sources/0/1"}
+
+
 def test_a_checkpoint_that_is_gone_comes_back_from_many_prepares(checkpoint: Checkpoint) -> None:
     for batch in range(3):
         checkpoint.plan(batch)

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from holdfast.spark.partials import Preaggregation
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+from holdfast.operators.session import SessionSpec
+from holdfast.spark.partials import Preaggregation, _stretch
 
 
 def test_it_begins_when_keys_repeat_and_ends_when_they_do_not() -> None:
@@ -34,3 +42,22 @@ def test_few_rows_and_people_who_decided_themselves_decide_nothing() -> None:
         asked = Preaggregation(wish)
         asked.saw(100_000, 100_000 if wish else 10, tasks=1, changed=1)
         assert asked.on is wish
+
+
+@pytest.mark.spark
+def test_what_may_be_late_shares_no_group_with_what_is_in_time(spark: SparkSession) -> None:
+    """Gap 10 µs, watermark 105: a row at 90 may be late, one at 97 is not, though their cell begins at 90."""
+    gap, late = 10, 105
+    item: Any = SimpleNamespace(plan=SimpleNamespace(operator=SessionSpec((), (), (), gap, "event", "at")))
+    times = spark.range(60, 130).select("id", sf.timestamp_micros("id").alias("at"))
+    found = times.select("id", sf.unix_micros(_stretch(item, sf.col("at"), late, None)).alias("group")).collect()
+    groups: dict[int, list[int]] = {}
+    for time, group in found:
+        groups.setdefault(group, []).append(time)
+    assert all(len(rows) == 1 for rows in groups.values() if min(rows) < late - gap)
+    assert [rows for rows in groups.values() if min(rows) >= late - gap] == [
+        [95, 96, 97, 98, 99],
+        list(range(100, 110)),
+        list(range(110, 120)),
+        list(range(120, 130)),
+    ]

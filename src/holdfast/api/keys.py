@@ -7,9 +7,10 @@ for its column wraps around. What a value may be is what a user's function may p
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Sequence
 from typing import Any
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +39,7 @@ def key_rows(stage: str, columns: Sequence[Column], key: Sequence[Any], zone: st
 
 def _array(stage: str, column: Column, kind: AtomicType, value: Any, zone: str) -> pa.Array:
     try:
-        return to_array(kind, [_timed(kind, value, zone)])
+        return to_array(kind, [_exact(kind, value, zone)])
     except WrongValueError as error:
         raise PlanError(
             f"Key column '{column.name}' of stage '{stage}' is of type {kind.name}: {error}.",
@@ -47,20 +48,49 @@ def _array(stage: str, column: Column, kind: AtomicType, value: Any, zone: str) 
         ) from None
 
 
-def _timed(kind: AtomicType, value: Any, zone: str) -> Any:
+def _exact(kind: AtomicType, value: Any, zone: str) -> Any:
+    if kind.name == "float" and isinstance(value, float | np.floating) and _LARGEST_FLOAT < abs(float(value)) < INF:
+        raise WrongValueError(0, value, "too large for a float")
+    if getattr(value, "nanosecond", 0):  # pandas' own
+        raise WrongValueError(0, value, f"between two values of a {kind.name}")
     if isinstance(value, np.datetime64) and kind.name in ("timestamp", "timestamp_ntz", "date"):
         exact = value.astype("datetime64[D]" if kind.name == "date" else "datetime64[us]")
         if exact != value:
             raise WrongValueError(0, value, f"between two values of a {kind.name}")
         value = exact.item()
     if isinstance(value, dt.datetime) and kind.name == "timestamp" and value.tzinfo is None:
-        return value.replace(tzinfo=ZoneInfo(zone))
+        return _in_utc(value.replace(tzinfo=_zone(zone, value)))
     if isinstance(value, dt.datetime) and kind.name == "timestamp_ntz" and value.tzinfo is not None:
         raise WrongValueError(0, value, "a time with a zone, and the column has none")
     if kind.name == "binary" and isinstance(value, bytearray | memoryview):
         return bytes(value)
     return value
 
+
+def _zone(name: str, value: dt.datetime) -> dt.tzinfo:
+    """The session's zone. Spark also takes names that are no region: offsets, and Java's short names."""
+    if name == "Z":
+        return dt.UTC
+    if found := _OFFSET.fullmatch(name):
+        sign, hours, minutes = found.groups()
+        offset = dt.timedelta(hours=int(hours), minutes=int(minutes or 0))
+        return dt.timezone(-offset if sign == "-" else offset)
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError):
+        raise WrongValueError(0, value, f"without a zone, and Python does not know the session's, '{name}'") from None
+
+
+def _in_utc(value: dt.datetime) -> dt.datetime:
+    try:
+        return value.astimezone(dt.UTC)
+    except OverflowError:
+        raise WrongValueError(0, value, "outside of the years 1 to 9999 in UTC") from None
+
+
+_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?")
+_LARGEST_FLOAT = float(np.finfo(np.float32).max)
+INF = float("inf")
 
 _WANTED = {
     "boolean": "True or False",

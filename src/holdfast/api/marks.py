@@ -59,6 +59,13 @@ def once(connection: Any, epoch: Epoch, *, table: str = TABLE, paramstyle: str |
         )
     marks = _Marks(connection, table, paramstyle)
     new = marks.begin(epoch)
+    if not new and table in epoch.marked:
+        raise PlanError(
+            f"hf.once was used twice for epoch {epoch:d} of sink '{epoch.sink}': the first one's mark would make the "
+            "second one skip its rows.",
+            safe="What the first one wrote is there, with its mark.",
+            todo="Write all of an epoch's rows in one block; or give each block a table of marks of its own (table=…).",
+        )
     try:
         yield new
     except BaseException:
@@ -66,6 +73,7 @@ def once(connection: Any, epoch: Epoch, *, table: str = TABLE, paramstyle: str |
         raise
     if new:
         connection.commit()
+        epoch.marked.add(table)
     else:
         connection.rollback()
 
@@ -124,6 +132,8 @@ class _Marks:
     def _first_look(self, epoch: Epoch) -> int | None:
         try:
             return self._newest(epoch)
+        except PlanError:
+            raise
         except Exception:  # there is no table yet, in whatever words
             self._connection.rollback()
         try:
@@ -137,18 +147,24 @@ class _Marks:
         return self._newest(epoch)
 
     def _newest(self, epoch: Epoch) -> int | None:
-        where = "SELECT max(epoch) FROM {table} WHERE job = {0} AND sink = {1}"
-        found = self._run(where, epoch.job, epoch.sink, answer=True)
-        return None if found is None else int(found)
+        found = self._run("SELECT sink, epoch FROM {table} WHERE job = {0} AND sink = {1}", epoch.job, epoch.sink)
+        if others := {sink for sink, _ in found} - {epoch.sink}:
+            raise PlanError(
+                f"The database takes sink '{epoch.sink}' and sink '{others.pop()}' for one: their marks would be "
+                "mixed up.",
+                safe="Nothing was written.",
+                todo="Give one of them a name that differs in more than case, and has at most 255 letters.",
+            )
+        return max((int(epoch) for _, epoch in found), default=None)
 
-    def _run(self, statement: str, *values: object, answer: bool = False) -> Any:
+    def _run(self, statement: str, *values: object) -> list[Any]:
         places = [_STYLES[self._style](at) for at in range(len(values))]
         by_name = self._style in ("pyformat", "named")
         given = {f"p{at}": value for at, value in enumerate(values)} if by_name else values
         cursor = self._connection.cursor()
         try:
             cursor.execute(statement.format(*places, table=self._table), *([given] if values else []))
-            return cursor.fetchone()[0] if answer else None
+            return cursor.fetchall() if cursor.description else []
         finally:
             cursor.close()
 

@@ -357,10 +357,11 @@ class Run:
         threading.Thread(target=ending, daemon=True, name="holdfast-end").start()
 
     def _end_query_between_epochs(self) -> None:
-        with self._shell.between_epochs():  # a batch under way fails by itself
-            if self.query is not None:
-                with contextlib.suppress(Exception):  # Spark's session is gone, and the query with it
-                    self.query.stop()
+        with self._shell.between_epochs():
+            pass  # a batch under way fails by itself; one that waits for its turn must get it, or the query never ends
+        if self.query is not None:
+            with contextlib.suppress(Exception):  # Spark's session is gone, and the query with it
+                self.query.stop()
 
     def _refuse_stopped(self) -> None:
         self._raise_error()

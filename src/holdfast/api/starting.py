@@ -247,7 +247,7 @@ def _begin(run: Run, incarnation: int, options: Options) -> None:
             committed=committed,
             committed_batch=ev.Batch(commit.query_id, commit.batch_id, commit.offsets, commit.tick) if commit else None,
             prepared=tuple(prepared),
-            sinks_done=ledger.taken(committed + 1, given) if len(given) > 1 else frozenset(),
+            sinks_done=ledger.taken(committed + 1, given),
             routing=ev.Routing(routing.version, tuple(routing.owners)) if routing else None,
             checkpoint=manifests[-1].epoch if manifests else 0,
         ),

@@ -4,8 +4,9 @@ What ``prepare`` says is law. A segment that is not the one that was prepared is
 source offsets, never a gap.
 
 An epoch may be larger than memory. Its slices come in groups whose rows fit, by what the segments' directories say of
-each; and a slice that alone is more than that comes in pieces, where its stage can take rows piece by piece. What is a
-piece depends on the log alone: whoever applies the slice, wherever, gets the same ones.
+each; and a slice that alone is more than that comes in pieces, where its stage can take rows piece by piece. Whether a
+slice comes in pieces depends on the log alone; where one ends, also on whether its rows were pushed. Its outputs
+depend on neither.
 """
 
 from __future__ import annotations
@@ -68,6 +69,9 @@ class LogReader:
         for number, of in inputs:
             for ref in of.segments:
                 sizes += self._segment(of, ref).nbytes_of(number)
+        if sizes[list(slices)].sum() <= self._apply_bytes:  # the epoch is large, this container's share of it is not
+            yield Group(slices)
+            return
         group: list[int] = []
         room = float(self._apply_bytes)
         for number in slices:

@@ -144,13 +144,17 @@ class Reading:
                 held.state.release(through)
 
     def _afford(self, every: Sequence[HeldSlice]) -> None:
-        """Give pins up that cost too much. What goes with them is known the next time, and so whether others must."""
+        """Give pins up that cost too much. What goes with them is known the next time, and so whether others must.
+
+        Those that hold nothing back, because one of the last to go has an older epoch, cost nothing and stay.
+        """
         kept = sum(held.state.undo_nbytes for held in every)
         if kept <= self._pinned_bytes:
             return
-        dear = [reader for reader, pin in self._pins.items() if not pin.last]
+        anyway = min((pin.epoch for pin in self._pins.values() if pin.last), default=None)
+        dear = [reader for reader, pin in self._pins.items() if not pin.last and (anyway is None or pin.epoch < anyway)]
         if not dear and kept > max(self._pinned_bytes, sum(held.state.nbytes for held in every) - kept):
-            dear = list(self._pins)
+            dear = [reader for reader, pin in self._pins.items() if pin.last and pin.epoch == anyway]
         for reader in dear:
             del self._pins[reader]
             self._given_up[reader] = kept

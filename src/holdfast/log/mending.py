@@ -94,6 +94,8 @@ def mend(standing: Standing, disk: Files, carried: Files) -> Mending:
     for name in sorted(wanted):
         if name in carried:
             write[name] = carried[name]
+        elif name == f"offsets/{standing.committed - 1}":
+            continue  # Spark may be told to keep no more than one
         elif _state(name, disk) == "bad" and (_number(name) is not None or name == METADATA):
             missing.append(name)  # without checksums it is one that we wrote, and synced
     if standing.committed >= 0 and _state(done := f"commits/{standing.committed}", disk) != "whole":

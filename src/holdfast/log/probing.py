@@ -9,6 +9,7 @@ there the mount's options decide.
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
@@ -33,7 +34,7 @@ _HARMLESS = re.compile(r"lookupcache=(none|pos|positive)|noac")
 def probe(store: Store) -> None:
     """Refuse a store where rivals are not told apart, or where a new file stays unseen."""
     if store.is_local:
-        refuse_forgetful_mount(store.uri, _mounts())
+        refuse_forgetful_mount(os.path.realpath(store.uri), _mounts())
     for last in (*[False] * (TRIES - 1), True):
         name = f"probe-{uuid.uuid4().hex}"
         try:

@@ -29,10 +29,11 @@ class Epoch(int):
 
     job: str
     sink: str
+    marked: set[str]  # tables in which hf.once has marked it since this call of the function began
 
     def __new__(cls, number: int, job: str, sink: str) -> Epoch:
         self = super().__new__(cls, number)
-        self.job, self.sink = job, sink
+        self.job, self.sink, self.marked = job, sink, set()
         return self
 
     def __reduce__(self) -> tuple[object, ...]:

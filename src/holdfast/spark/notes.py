@@ -12,6 +12,7 @@ promises anything; there prepares carry only what is read anyway.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterable
@@ -36,6 +37,7 @@ class SparkNotes:
         self._metadata = b""
         self._offsets: tuple[int, bytes] = (-1, b"")
         self._safe: dict[str, Signature] = {}  # notes of sources that are synced, or in a prepare
+        self._before: dict[str, Signature] = {}  # the same, without what was carried last
         self._synced: dict[str, Signature] = {}
         self._lock = threading.Lock()
 
@@ -57,17 +59,22 @@ class SparkNotes:
             found = self._sources() if self._section.is_local else {}
             names = mending.current(found)
             files: dict[str, bytes] = {}
-            if batch.tick:  # Spark may be planning its next batch meanwhile
-                names = frozenset(name for name in names if self._safe.get(name) == found[name])
+            if batch.tick:  # Spark may be planning its next batch meanwhile, and what it compacts has not gone yet
+                names = mending.current(name for name, sign in found.items() if self._safe.get(name) == sign)
             else:
                 files = {mending.METADATA: self.metadata(), f"offsets/{batch.batch_id}": self.offsets(batch.batch_id)}
                 new = {name for name in names if self._safe.get(name) != found[name]}
                 large = {name for name in new if name.endswith(".compact") or found[name][1] > CARRIED_BYTES}
                 self._sync(large)
                 files |= {name: self._section.read(f"{self._ledger.spark}/{name}") for name in sorted(new - large)}
-            self._safe = {name: found[name] for name in names}
+            self._before, self._safe = self._safe, {name: found[name] for name in names}
             carried = Carried(self._ledger.spark, tuple(sorted(names)), {name: at for at, name in enumerate(files)})
             return carried, list(files.values())
+
+    def not_stored(self) -> None:
+        """The prepare for which was carried last is not in the store: what was new in it is safe nowhere."""
+        with self._lock:
+            self._safe = self._before
 
     # --- after a power cut --------------------------------------------------------------------------------
 
@@ -169,7 +176,8 @@ class SparkNotes:
             for name in names:
                 if not name.endswith((TEMPORARY, f"{TEMPORARY}.crc")):
                     path = f"{folder}/{name}"
-                    with open(path, "rb") as file:
+                    # A driver that does not know yet that it was replaced may still tidy up here.
+                    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
                         found[os.path.relpath(path, self._root)] = file.read()
         return found
 

@@ -127,7 +127,9 @@ def _stretch(item: StageInput, time: Column, late: int | None, latest: int | Non
     micros = F.unix_micros(time)
     start = micros - F.pmod(micros - F.lit(offset), F.lit(length))
     if isinstance(spec, SessionSpec) and late is not None:
-        start = F.when(micros < late - spec.gap, micros).otherwise(start)
+        # What may be late goes by its own time, and nothing that is in time may have the same number.
+        in_time = F.lit(late - spec.gap)
+        start = F.when(micros < in_time, micros).otherwise(F.greatest(start, in_time))
     if latest is not None:
         start = F.when(micros > latest, latest + 1).otherwise(start)
     return F.timestamp_micros(start)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +33,7 @@ from holdfast.spark.timekeeping import Timekeeper
 
 INLINE_BYTES = 16 << 20
 """Of rows inside one prepare."""
+WRITERS = 8
 Sizes = Mapping[str, Mapping[str, Any]]
 """stage → changed, rows, counts"""
 
@@ -107,8 +109,13 @@ class Performer:
             spark=carried,
             attachments=tuple(attachments),
         )
-        with self.ledger_lock:
-            stored = self.ledger.put_prepare(ours)
+        stored: Prepare | None = None
+        try:
+            with self.ledger_lock:
+                stored = self.ledger.put_prepare(ours)
+        finally:
+            if level == 1 and (stored is None or stored.fence != ours.fence):
+                self.notes.not_stored()
         self._prepares[stored.level] = stored
         self.time.take(stored)
         if level == 1:
@@ -136,6 +143,7 @@ class Performer:
         """Rows that came inside a tag stay inside the prepare, as long as they are few in all: whoever applies the
         epoch is sent the prepare. What is more goes into segments of their own."""
         found, room = [], INLINE_BYTES
+        apart: list[tuple[str, bytes]] = []
         for tag in map(_tag_of, instruction.tags):
             if not tag.rows:
                 continue
@@ -146,9 +154,14 @@ class Performer:
                 room -= len(tag.inline)
             elif tag.inline is not None:
                 name = segment_name(instruction.fence, instruction.level, tag.partition, tag.task)
-                self.ledger.section.write(name, [tag.inline])
+                apart.append((name, tag.inline))
             about = (tag.rows, tag.nbytes, tag.checksum, tag.partition, tag.task, inline, tag.input_rows, tag.partial)
             found.append(SegmentRef(name, *about))
+        if apart:
+            with ThreadPoolExecutor(
+                WRITERS, "holdfast-segments"
+            ) as pool:  # each is synced: one after the other is slow
+                list(pool.map(lambda one: self.ledger.section.write(one[0], [one[1]]), apart))
         return tuple(found)
 
     def prepare_of(self, epoch: int, level: int) -> Prepare:
