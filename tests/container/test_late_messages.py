@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pyarrow.flight as flight
 import pytest
@@ -15,9 +16,7 @@ from holdfast.container.hosting import HostedJob
 from holdfast.container.staging import Staging
 from holdfast.container.threads import ThreadTable
 from holdfast.errors import EpochGone
-from holdfast.log.files import Part
 from holdfast.log.pack import Pack
-from holdfast.log.store import Store
 
 ALL = list(range(SLICES))
 
@@ -50,29 +49,20 @@ def test_late_messages_about_an_epoch_that_is_over_change_nothing(hosted: Hosted
     assert hosted.call("status")["committed"] == 1
 
 
-class Slow(Store):
-    """A store that one file does not get on with."""
-
-    def __init__(self, store: Store, file: str) -> None:
-        super().__init__(store.uri)
-        self.begun, self.go_on = threading.Event(), threading.Event()
-        self._file = file
-
-    def write(self, name: str, parts: Iterable[Part], *, sync: bool = True) -> int:
-        waiting = iter(parts)
-        first = next(waiting)
-        if name == self._file:
-            self.begun.set()
-            assert self.go_on.wait(60)
-        return super().write(name, chain([first], waiting), sync=sync)
-
-
 def test_a_checkpoint_that_was_given_up_and_the_next_one_of_that_epoch(hosted: Hosted) -> None:
     """The one that ends first must not take the epoch away from the other, which still reads it."""
     prepares = [hosted.log(epoch, rows_of(list(range(40)), [epoch] * 40))[-1] for epoch in (1, 2, 3)]
     threads = ThreadTable(1)
     job = HostedJob("j", [PLAN], SLICES, hosted.ledger, threads, Staging(0))
-    slow = job.store = Slow(job.store, "checkpoint/counts.pack")
+    begun, go_on, calls, packed = threading.Event(), threading.Event(), count(), job.reading.packed
+
+    def slowly(epoch: int, slices: Sequence[int]) -> Iterator[Any]:
+        if next(calls) == 0:
+            begun.set()
+            assert go_on.wait(60)
+        yield from packed(epoch, slices)
+
+    job.reading.packed = slowly  # type: ignore[method-assign]
     raised: list[BaseException] = []
 
     def write() -> None:
@@ -87,19 +77,19 @@ def test_a_checkpoint_that_was_given_up_and_the_next_one_of_that_epoch(hosted: H
         job.commit(1)
         writing = threading.Thread(target=write)
         writing.start()
-        assert slow.begun.wait(60)
+        assert begun.wait(60)
         job.checkpoint(1, ALL, "checkpoint/given-up.pack")
         for prepare in prepares[1:]:
             job.apply(prepare, ALL)
             job.commit(prepare.fence.epoch)
-        slow.go_on.set()
+        go_on.set()
         writing.join(60)
         assert not raised
         job.verify(["checkpoint/counts.pack"])
-        counts, given_up = (Pack.open(slow, f"checkpoint/{name}.pack") for name in ("counts", "given-up"))
+        counts, given_up = (Pack.open(job.store, f"checkpoint/{name}.pack") for name in ("counts", "given-up"))
         for number in ALL:
             assert counts.slice("counts", number).equals(given_up.slice("counts", number))
     finally:
-        slow.go_on.set()
+        go_on.set()
         job.close()
         threads.close()

@@ -49,7 +49,14 @@ def epoch() -> Column:
 
 def mentions(*given: object) -> bool:
     """Whether one of these columns asks for the epoch."""
-    return any(MARKER in str(one) for one in given)
+    return any(MARKER in _text(one) for one in given)
+
+
+def _text(given: object) -> str:
+    try:
+        return str(given)
+    except NotImplementedError:  # a column of another kind than Spark's own in this process
+        return ""
 
 
 @contextmanager
