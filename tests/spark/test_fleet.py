@@ -18,7 +18,7 @@ import psutil
 import pytest
 from test_container_process import PLAN
 
-from holdfast.container.client import Unreachable
+from holdfast.container.client import Address, Unreachable
 from holdfast.errors import ContainerError
 from holdfast.spark.fleet import Fleet, Silence
 from holdfast.spark.launcher import ChildLauncher, ContainerProcess, ContainerSettings
@@ -147,6 +147,26 @@ def test_if_none_can_start_that_is_raised(tmp_path: Path) -> None:
             fleet.start(2)
         assert (fleet.alive(), losses.reasons) == ([], {})
         assert fleet.start(0) == []
+
+
+def test_one_that_dies_as_soon_as_it_listens_could_not_start(tmp_path: Path) -> None:
+    """Whoever asked for it must hear of it: a start that is silent about it would be waited for for ever."""
+
+    class Dying(ContainerProcess):
+        def await_ready(self) -> Address:
+            address = super().await_ready()
+            os.kill(self.pid, signal.SIGKILL)
+            until(lambda: not self.alive)
+            return address
+
+    class Launcher(ChildLauncher):
+        def start(self, name: str) -> ContainerProcess:
+            return Dying(name, SETTINGS, nursery=self._living_nursery())
+
+    with fleet_of(tmp_path, Launcher(SETTINGS)) as (fleet, losses):
+        with pytest.raises(ContainerError, match="ended before it could be told of the job"):
+            fleet.start(2)
+        assert (fleet.alive(), losses.reasons) == ([], {})
 
 
 def test_silence_is_suspicion_then_a_kill(tmp_path: Path) -> None:

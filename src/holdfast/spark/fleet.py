@@ -210,10 +210,12 @@ class Fleet:
         try:
             client = Client(handle.await_ready(), self.launcher.settings.token)
             client.call("host", self._hosting(), timeout=HOST_SECONDS)
-        except BaseException:
+        except BaseException as error:
             if client is not None:
                 client.close()
             handle.close()
+            if isinstance(error, Unreachable):  # nobody's fault but its own: there is no call to be given up for it
+                raise ContainerError(f"Container {name} ended before it could be told of the job.") from error
             raise
         with self._lock:
             self._clients[name] = client
