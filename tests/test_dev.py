@@ -224,7 +224,7 @@ def test_test_runs_every_check_and_fails_if_any_does(started: Started) -> None:
 
 def test_ci_runs_the_tests() -> None:
     run = (ROOT / ".ci" / "run").read_text()
-    assert run.splitlines()[-2:] == ["./dev test", "timeout 900 ./dev test --services"]
+    assert run.splitlines()[-2:] == ["./dev test", "timeout 600 ./dev test --services"]
     for script in (ROOT / "dev", ROOT / ".ci" / "run"):
         assert os.access(script, os.X_OK)
         subprocess.run(["bash", "-n", script], check=True)

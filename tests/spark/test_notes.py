@@ -48,6 +48,13 @@ class Checkpoint:
         made = Prepare(Fence(1, epoch, 0), 1, "q", batch, "", (), 0, tick=tick, spark=carried, attachments=tuple(files))
         return self.ledger.put_prepare(made).carried()
 
+    def names(self, epoch: int) -> tuple[str, ...]:
+        """The notes that the prepare of an epoch knows of."""
+        prepare = self.ledger.get_prepare(epoch, 1)
+        assert prepare is not None
+        assert prepare.spark is not None
+        return prepare.spark.names
+
     def commit(self, epoch: int, batch: int) -> None:
         self.ledger.put_commit(Commit(Fence(1, epoch, 0), "q", batch, ""))
         self.write(f"commits/{batch}", COMMITTED)
@@ -99,10 +106,7 @@ def test_a_prepare_carries_what_is_new_and_syncs_what_is_compact_or_large(
     checkpoint.plan(3)
     assert checkpoint.prepare(5, 3).keys() == {"metadata", "offsets/3"}
     assert {"3", ".3.crc"} <= set(synced)
-    newest = checkpoint.ledger.get_prepare(5, 1)
-    assert newest is not None
-    assert newest.spark is not None
-    assert newest.spark.names == ("sources/0/2.compact", "sources/0/3", "sources/1/0")
+    assert checkpoint.names(5) == ("sources/0/2.compact", "sources/0/3", "sources/1/0")
 
 
 def test_a_tick_knows_nothing_of_a_batch_that_is_being_planned(checkpoint: Checkpoint) -> None:
@@ -111,10 +115,7 @@ def test_a_tick_knows_nothing_of_a_batch_that_is_being_planned(checkpoint: Check
     checkpoint.plan(1)
     checkpoint.prepare(2, 0, tick=1)
     assert checkpoint.prepare(3, 1).keys() == {"metadata", "offsets/1", "sources/0/1"}
-    tick = checkpoint.ledger.get_prepare(2, 1)
-    assert tick is not None
-    assert tick.spark is not None
-    assert tick.spark.names == ("sources/0/0", "sources/1/0")
+    assert checkpoint.names(2) == ("sources/0/0", "sources/1/0")
 
 
 def test_a_tick_knows_the_notes_that_a_planned_batch_has_just_compacted(checkpoint: Checkpoint) -> None:
@@ -123,10 +124,7 @@ def test_a_tick_knows_the_notes_that_a_planned_batch_has_just_compacted(checkpoi
         checkpoint.prepare(batch + 1, batch)
     checkpoint.plan(2, "sources/0/2.compact")
     checkpoint.prepare(3, 1, tick=1)
-    tick = checkpoint.ledger.get_prepare(3, 1)
-    assert tick is not None
-    assert tick.spark is not None
-    assert tick.spark.names == ("sources/0/0", "sources/0/1", "sources/1/0")
+    assert checkpoint.names(3) == ("sources/0/0", "sources/0/1", "sources/1/0")
 
 
 def test_what_a_prepare_that_lost_would_have_carried_is_carried_again(checkpoint: Checkpoint) -> None:

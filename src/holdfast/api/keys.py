@@ -7,6 +7,7 @@ for its column wraps around. What a value may be is what a user's function may p
 from __future__ import annotations
 
 import datetime as dt
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -49,7 +50,11 @@ def _array(stage: str, column: Column, kind: AtomicType, value: Any, zone: str) 
 
 
 def _exact(kind: AtomicType, value: Any, zone: str) -> Any:
-    if kind.name == "float" and isinstance(value, float | np.floating) and _LARGEST_FLOAT < abs(float(value)) < INF:
+    if (
+        kind.name == "float"
+        and isinstance(value, float | np.floating)
+        and _LARGEST_FLOAT < abs(float(value)) < math.inf
+    ):
         raise WrongValueError(0, value, "too large for a float")
     if getattr(value, "nanosecond", 0):  # pandas' own
         raise WrongValueError(0, value, f"between two values of a {kind.name}")
@@ -90,7 +95,6 @@ def _in_utc(value: dt.datetime) -> dt.datetime:
 
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?")
 _LARGEST_FLOAT = float(np.finfo(np.float32).max)
-INF = float("inf")
 
 _WANTED = {
     "boolean": "True or False",
