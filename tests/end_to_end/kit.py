@@ -126,6 +126,7 @@ class Drill:
         environment = {
             **os.environ,
             "HOLDFAST_FAULTS": str(self.base / "faults"),
+            "DRILL": str(config),
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
         }
@@ -411,28 +412,37 @@ class Ended:
 
 def finish(process: subprocess.Popen[str], timeout: float = NEVER) -> Ended:
     """Wait for a driver's end; every container it started must end with it."""
-    watched: set[psutil.Process] = set()
-    deadline = time.monotonic() + timeout
-    parent = psutil.Process(process.pid)
     assert process.stderr is not None
     try:
-        while process.poll() is None:
-            try:
-                watched.update(parent.children(recursive=True))
-            except psutil.NoSuchProcess:
-                break
-            assert time.monotonic() < deadline, f"the driver did not end in {timeout} s"
-            time.sleep(0.05)
-        containers = [child for child in watched if "holdfast.container" in " ".join(_command(child))]
+        process.wait(timeout)
+        left = _started_by(process)
+        containers = [one for one in left if "holdfast.container" in " ".join(_command(one))]
         assert not _alive_after(30, containers), "containers outlived their driver"
     finally:  # whatever happened, the next test finds nothing of it
+        ended = process.poll() is not None
         process.kill()
-        for orphan in _alive_after(10 if process.poll() is not None else 0, watched):  # the JVM and its Python workers
+        for orphan in _alive_after(10 if ended else 0, _started_by(process)):  # the JVM and its Python workers
             orphan.kill()
         code = process.wait()
         with process.stderr:
             error = process.stderr.read()
     return Ended(code, error)
+
+
+def _started_by(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """What a driver left, whoever is its parent by now: all of it inherited the name of the driver's config."""
+    name = _config_of(process)
+    found = []
+    for one in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if one.pid != process.pid and one.environ().get("DRILL") == name:
+                found.append(one)
+    return found
+
+
+def _config_of(process: subprocess.Popen[str]) -> str:
+    assert isinstance(process.args, list)
+    return str(process.args[-1])
 
 
 def _alive_after(seconds: float, processes: Iterable[psutil.Process]) -> list[psutil.Process]:

@@ -36,7 +36,12 @@ class Driver:
         config.write_text(json.dumps({**self.config, **changes}))
         process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("services_driver.py")), str(config)],
-            env={**os.environ, "HOLDFAST_FAULTS": str(self.base / "faults"), "PYSPARK_PYTHON": sys.executable},
+            env={
+                **os.environ,
+                "HOLDFAST_FAULTS": str(self.base / "faults"),
+                "DRILL": str(config),
+                "PYSPARK_PYTHON": sys.executable,
+            },
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
