@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import dealing
+import incubator
 import jvm
 import psutil
 import pytest
@@ -70,6 +71,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("drill_seed", range(first, first + rounds))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_nursery() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        incubator.share(patch)
+        yield
+    incubator.close()
+
+
+@pytest.fixture(autouse=True)
+def _own_nursery(request: pytest.FixtureRequest) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        if request.node.get_closest_marker("own_nursery"):
+            incubator.share_not(patch)
+        yield
+
+
 @pytest.fixture(scope="session")
 def task_faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which deaths of Spark's Python workers are planted; workers inherit it from the JVM."""
@@ -120,7 +137,8 @@ def nothing_left_behind() -> Iterator[None]:
             for thread in threading.enumerate()
             if thread.ident not in before and thread.name.startswith(("holdfast", "slices", "tail-", "watch-"))
         ]
-        containers = [process.pid for process in psutil.Process().children(recursive=True) if _is_container(process)]
+        children = psutil.Process().children(recursive=True)
+        containers = [one.pid for one in children if one.pid != incubator.pid() and _is_container(one)]
         if not threads and not containers:
             return
         if time.monotonic() > deadline:

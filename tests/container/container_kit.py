@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import incubator
 import numpy as np
 import pyarrow as pa
 
@@ -81,7 +82,9 @@ class World:
         names = [f"c{number}" for number in range(containers)]
         if processes:
             settings = ContainerSettings(TOKEN, threads=2)
-            self.processes = {name: ContainerProcess(name, settings, environment) for name in names}
+            self.processes = {
+                name: ContainerProcess(name, settings, environment, nursery=incubator.nursery()) for name in names
+            }
             addresses = [process.await_ready() for process in self.processes.values()]
         else:
             self.services = [ContainerService(name, TOKEN, "127.0.0.1", 2, 1 << 20) for name in names]

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import incubator
 import numpy as np
 import psutil
 import pyarrow as pa
@@ -53,7 +54,7 @@ class Hosted:
     def __init__(self, path: Path, staging_bytes: int = 1 << 20, process: ContainerProcess | None = None) -> None:
         self.ledger = Ledger(Store(str(path / "store")), "main")
         settings = ContainerSettings("secret", staging_bytes=staging_bytes)
-        self.process = process or ContainerProcess("c0", settings)
+        self.process = process or ContainerProcess("c0", settings, nursery=incubator.nursery())
         self.client = Client(self.process.await_ready(), "secret")
         self.call("host", stages=[PLAN.to_dict()], slices=SLICES, store=self.ledger.store.uri, section="main")
         self.call("restore", slices=list(range(SLICES)), epoch=0, checkpoint=0, packs={})

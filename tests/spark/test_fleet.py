@@ -23,6 +23,7 @@ from holdfast.errors import ContainerError
 from holdfast.spark.fleet import Fleet, Silence
 from holdfast.spark.launcher import ChildLauncher, ContainerProcess, ContainerSettings
 
+pytestmark = pytest.mark.own_nursery
 SETTINGS = ContainerSettings("secret")
 QUICK = Silence(suspect=0.6, kill=3.0, unconfirmed=0.5, ping=0.1)
 NO_SUCH_HOST = "203.0.113.1"  # an address for documents: nobody can listen there
