@@ -93,8 +93,6 @@ def build(config: dict[str, Any], spark: SparkSession) -> tuple[hf.Job, dict[str
     if config.get("random"):
         frame = frame.withColumn("v", (F.rand() * 1000).cast("bigint"))
     shape = config.get("shape", "one")
-    if shape == "graph":
-        return job, graph(job, frame, config["out"])
     if shape == "sources":
         left = job.read(frame, name="left")
         right = job.read(source(spark, config["input2"]), name="right")
@@ -102,27 +100,25 @@ def build(config: dict[str, Any], spark: SparkSession) -> tuple[hf.Job, dict[str
         both = left.select("g", "v").union(right.select("g", "v")).key_by("g").agg(n=hf.count(), total=hf.sum("v"))
         streams = {"one": one, "both": both}
     else:
-        one = (
-            job.read(frame)
-            .key_by("k")
-            .agg(n=hf.count(), total=hf.sum("v"), low=hf.min("g"), high=hf.max("x"), middle=hf.mean("v"))
+        rows = job.read(frame)
+        if shape == "graph":
+            return job, graph(rows, config["out"])
+        one = rows.key_by("k").agg(
+            n=hf.count(), total=hf.sum("v"), low=hf.min("g"), high=hf.max("x"), middle=hf.mean("v")
         )
         streams = {"one": one}
         if shape == "two":
             streams["two"] = one.key_by("n").agg(keys=hf.count(), sum=hf.sum("total"))
+        elif shape == "all":
+            streams |= graph(rows, config["out"])
     one.write("parquet", f"{config['out']}/parquet")
     one.select("k", "n", "total").where("n > 1").write("json", f"{config['out']}/json")
     return job, streams
 
 
-def graph(job: hf.Job, frame: DataFrame, out: str) -> dict[str, hf.StageStream]:
+def graph(rows: hf.Stream, out: str) -> dict[str, hf.StageStream]:
     """Three levels: windows of keys, groups of windows, the best groups."""
-    windows = (
-        job.read(frame)
-        .key_by("k")
-        .window(hf.tumbling("10 s"), on="t", lateness="2 s")
-        .agg(n=hf.count(), total=hf.sum("v"))
-    )
+    windows = rows.key_by("k").window(hf.tumbling("10 s"), on="t", lateness="2 s").agg(n=hf.count(), total=hf.sum("v"))
     groups = windows.key_by("window_start", "n").agg(keys=hf.count(), sum=hf.sum("total"))
     best = groups.key_by("window_start").top_k(3, by=["keys", ("n", "asc")])
     windows.write("parquet", f"{out}/windows")

@@ -191,12 +191,13 @@ class Drill:
     # --- the oracle ---------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """State and both sinks equal what a batch query over the same files says."""
-        if self.config.get("shape") == "graph":
+        """State and sinks equal what a batch query over the same files says."""
+        shape = self.config.get("shape")
+        if shape in ("graph", "all"):
             self.check_graph()
-            return
-        self.check_state()
-        self.check_sinks()
+        if shape != "graph":
+            self.check_state()
+            self.check_sinks()
 
     def check_graph(self) -> None:
         """Windows, groups of them and the best of those: each row in the epoch in which it had to come."""

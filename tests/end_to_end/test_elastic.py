@@ -7,12 +7,11 @@ import random
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import driver
 import pytest
-from kit import NEVER, Drill, EpochsGoOn, Stage
+from kit import NEVER, EpochsGoOn, Stage
 
 from holdfast.errors import ContainerError
 
@@ -194,20 +193,6 @@ def test_state_can_be_read_throughout(stage: Stage) -> None:
     sevens = drill.counts_of(7)
     assert all(sevens[epoch] == n for epoch, n in got), (got, sevens)
     assert [epoch for epoch, _ in seen] == sorted(epoch for epoch, _ in seen)
-
-
-# ------------------------------------------------------------------------------------------------ the driver
-
-
-@pytest.mark.long
-def test_driver_killed_during_a_rescale(tmp_path: Path) -> None:
-    """In dual mode, when some slices live twice; the next driver finds nothing but the store."""
-    drill = Drill(tmp_path, files=8, rows=600, keys=300)
-    ended = drill.run(rescale={"at": 2, "to": 3, "die_in": "dual"})
-    assert ended.killed, ended.error
-    ended = drill.run()
-    assert ended.code == 0, ended.error
-    drill.check()
 
 
 # ------------------------------------------------------------------------------------------------- at random

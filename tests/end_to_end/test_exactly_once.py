@@ -16,17 +16,17 @@ from holdfast import faults
 from holdfast.spark import epoch
 
 pytestmark = pytest.mark.spark
+PUSHED = {"preaggregate": False, "push": True}
 
 
 @pytest.mark.parametrize(
     "config",
     [
-        {},
-        {"preaggregate": True},
-        {"preaggregate": False, "push": True, "slices": 7, "containers": 3},
-        {"slices": 300, "containers": 1, "shape": "two"},
+        pytest.param({}, id="plain", marks=pytest.mark.heavy),
+        pytest.param({"preaggregate": True}, id="preaggregated", marks=pytest.mark.heavy),
+        pytest.param({**PUSHED, "slices": 7, "containers": 3}, id="pushed", marks=pytest.mark.heavy),
+        pytest.param({"slices": 300, "containers": 1, "shape": "two"}, id="many-slices-two-levels"),
     ],
-    ids=["plain", "preaggregated", "pushed", "many-slices-two-levels"],
 )
 def test_without_faults(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, config: dict[str, object]
@@ -36,16 +36,25 @@ def test_without_faults(
     drill.check()
 
 
-@pytest.mark.parametrize("shape", ["one", "two"])
+@pytest.mark.parametrize(
+    ("shape", "config"),
+    [("one", {"preaggregate": True}), ("two", {**PUSHED, "slices": 7, "containers": 3})],
+    ids=["one", "two"],
+)
 def test_containers_and_spark_workers_killed(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, task_faults: Path, shape: str
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    task_faults: Path,
+    shape: str,
+    config: dict[str, object],
 ) -> None:
     """A container in an intake, twice in applying, twice in a sink; and Spark's own workers.
 
     A task whose worker dies is tried again by Spark; its first segment, if it wrote one, is garbage.
     """
     monkeypatch.setattr(epoch, "SMALL_BYTES", 0 if shape == "one" else 1 << 20)  # by scan, or in one answer
-    drill = Drill(tmp_path, files=7, config={"shape": shape, "strikes": str(tmp_path / "faults")})
+    drill = Drill(tmp_path, files=7, config={"shape": shape, "strikes": str(tmp_path / "faults"), **config})
     drill.plant(*[f"container@{place}" for place in ("mid-apply@2", "mid-sink@3", "mid-apply@5", "mid-sink@6")])
     for number in (2, 4, 7):
         (task_faults / f"task@in-intake@{number}").touch()
@@ -61,29 +70,37 @@ def test_containers_and_spark_workers_killed(
     drill.check()
 
 
-def test_every_container_killed_at_once(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_container_killed_at_once_then_one_falls_silent(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The silent one is stopped, not dead: its port still listens, nobody answers. It is killed and replaced."""
     drill = Drill(tmp_path)
 
-    def kill_all(run: hf.Run) -> None:
-        assert run._shell.wait_for(lambda: run._shell.machine.committed >= 2, NEVER)
+    def strike(run: hf.Run) -> None:
+        machine = run._shell.machine
+        assert run._shell.wait_for(lambda: machine.committed >= 2, NEVER)
         for container in run.status().containers:
             run.kill(container.name)
+        assert run._shell.wait_for(lambda: machine.committed >= 4, NEVER)
+        os.kill(next(one.pid for one in run.status().containers if one.alive), signal.SIGSTOP)
 
-    drill.run_here(spark, monkeypatch, kill_all)
-    assert [kind for kind, _ in drill.report["events"]].count("lost") == 2
+    drill.run_here(spark, monkeypatch, strike)
+    assert drill.kinds.count("lost") == 3
     drill.check()
 
 
 @pytest.mark.long
 def test_driver_killed_at_every_place(tmp_path: Path) -> None:
-    """Six epochs, six kill points, seven drivers: each goes on where the one before it died."""
+    """Six epochs, six kill points; then in a rescale, when some slices live twice. Each goes on where the last died."""
     places = [place for place in faults.PLACES if place != "in-intake"]
-    drill = Drill(tmp_path, files=len(places))
+    drill = Drill(tmp_path, files=len(places) + 6, rows=1500, config={"shape": "all"})
     drill.plant(*[f"driver@{place}@{number}" for number, place in enumerate(places, 1)])
     for place in places:
         ended = drill.run()
         assert ended.killed, f"{place}: {ended.error}"
     assert drill.planted == []
+    ended = drill.run(rescale={"at": len(places), "to": 3, "die_in": "dual"})
+    assert ended.killed, ended.error
     ended = drill.run()
     assert ended.code == 0, ended.error
     drill.check()
@@ -155,18 +172,3 @@ def test_a_plan_that_is_not_deterministic(tmp_path: Path) -> None:
         "JOIN logged b ON a.k0 = b.k0 AND b.epoch <= a.epoch GROUP BY a.k0, a.epoch",
         logged=logged,
     )
-
-
-def test_a_silent_container_is_killed_and_replaced(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Stopped, not dead: its port still listens, nobody answers."""
-    drill = Drill(tmp_path)
-
-    def silence(run: hf.Run) -> None:
-        assert run._shell.wait_for(lambda: run._shell.machine.committed >= 1, NEVER)
-        os.kill(run.status().containers[0].pid, signal.SIGSTOP)
-
-    drill.run_here(spark, monkeypatch, silence)
-    assert [kind for kind, _ in drill.report["events"]].count("lost") == 1
-    drill.check()

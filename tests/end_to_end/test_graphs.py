@@ -72,8 +72,8 @@ def test_three_levels_and_a_container_killed(
     assert healed == 2
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.heavy) for seed in (2, 3, 4))])
+@pytest.mark.heavy
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
 def test_three_levels_and_a_driver_killed(tmp_path: Path, seed: int) -> None:
     draw = random.Random(seed)
     drill = Drill(tmp_path, rows=2000, config={"shape": "graph"})
