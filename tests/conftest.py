@@ -20,6 +20,8 @@ from pyspark.sql import SparkSession
 
 PATIENCE = 30.0
 """Seconds for what ends by itself at once, unless the machine is busy."""
+FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+"""Spark's usual one starts a program for every file that it looks at, forty an epoch. Drivers of drills have that."""
 for _folder in ("end_to_end", "container", "master", "testing"):
     sys.path.insert(0, str(Path(__file__).parent / _folder))
 jvm.set_environment()
@@ -109,6 +111,7 @@ def spark(task_faults: Path) -> Iterator[SparkSession]:
         .config("spark.driver.memory", "1g")
         .config("spark.sql.files.maxPartitionBytes", "60000")
         .config("spark.sql.files.openCostInBytes", "0")
+        .config("spark.sql.streaming.checkpointFileManagerClass", FILES)
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")
