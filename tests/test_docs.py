@@ -2,6 +2,9 @@
 
 All ``python`` blocks of one document are one program, run in an empty folder, with the lines where the document
 has them, so that a traceback points into the document. A block fenced as ``python no-run`` is not run.
+
+The programs run one after another in one process, since most of what one takes is the start of its JVM. The README's is
+the first, in an interpreter as fresh as a newcomer's.
 """
 
 from __future__ import annotations
@@ -19,6 +22,29 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+RUNNER = """
+import os, runpy, shutil, sys, traceback
+
+for number, script in enumerate(sys.argv[1:]):
+    if number:
+        from pyspark.sql import SparkSession
+
+        if spark := SparkSession.getActiveSession():
+            spark.sparkContext.setLogLevel("WARN")
+            for key, _ in spark.sparkContext.getConf().getAll():  # of the first session the JVM keeps them
+                if not key.startswith(("spark.master", "spark.app.", "spark.submit.")):
+                    spark._jvm.java.lang.System.clearProperty(key)
+            spark.stop()
+        for entry in os.scandir():  # a JVM stays in the folder it was started in, so that is made empty again
+            shutil.rmtree(entry) if entry.is_dir() else os.unlink(entry)
+    print("\\nBEGINS", script, flush=True)
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except (Exception, SystemExit):
+        traceback.print_exc()
+    else:
+        print("\\nRAN", script, flush=True)
+"""
 FENCE = re.compile(r"^(?P<fence>`{3,})(?P<info>.*)$")
 
 
@@ -41,7 +67,9 @@ def program(document: str) -> str:
 
 
 def programs() -> list[Path]:
-    return [document for document in DOCUMENTS if program(document.read_text()).strip()]
+    """The README first, and at the end one that leaves a session running, as a program of a few lines does."""
+    found = [document for document in DOCUMENTS if program(document.read_text()).strip()]
+    return sorted(found, key=lambda one: (one != ROOT / "README.md", "SparkSession" in program(one.read_text())))
 
 
 def modules_with_examples() -> list[str]:
@@ -49,19 +77,36 @@ def modules_with_examples() -> list[str]:
     return [".".join(file.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__") for file in files]
 
 
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, str]:
+    """What each program printed; the last one also how the process ended, if not well."""
+    folder = tmp_path_factory.mktemp("programs")
+    (folder / "empty").mkdir()
+    scripts = {document: folder / f"{document.stem}.py" for document in programs()}
+    for document, script in scripts.items():
+        script.write_text(program(document.read_text()))
+    done = subprocess.run(
+        [sys.executable, "-u", "-c", RUNNER, *map(str, scripts.values())],
+        cwd=folder / "empty",
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    output = done.stdout if done.returncode == 0 else f"{done.stdout}\nENDED {done.returncode}\n"
+    parts = re.split(r"^BEGINS (.*)\n", output, flags=re.MULTILINE)
+    printed = dict(zip(parts[1::2], parts[2::2], strict=True))
+    return {document: printed.get(str(script), output) for document, script in scripts.items()}
+
+
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.parametrize("document", programs(), ids=lambda file: str(file.relative_to(ROOT)))
-def test_document(document: Path, tmp_path: Path) -> None:
-    script = tmp_path / document.with_suffix(".py").name
-    script.write_text(program(document.read_text()))
-    folder = tmp_path / "empty"
-    folder.mkdir()
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
-    done = subprocess.run(
-        [sys.executable, script], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, f"{document.relative_to(ROOT)}:\n{done.stdout[-2000:]}{done.stderr[-6000:]}"
+def test_document(document: Path, told: dict[Path, str]) -> None:
+    text = told[document]
+    assert re.search(rf"^RAN .*{document.stem}\.py$", text, re.MULTILINE), text[-8000:]
+    assert not re.search(r"^ENDED", text, re.MULTILINE), text[-8000:]
 
 
 @pytest.mark.parametrize("name", modules_with_examples())
