@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -198,7 +198,7 @@ def test_a_function_cannot_have_the_run(rows: Rows) -> None:
 
 
 DRIVER = """
-import atexit, os, signal, sys, threading, time
+import atexit, sys, threading, time
 from pathlib import Path
 
 sys.path.insert(0, {here!r})
@@ -206,86 +206,101 @@ from driver import session
 
 import holdfast as hf
 
-base, what = Path({base!r}), sys.argv[1]
-spark = session({{"master": "local[2]"}})
-job = hf.Job("stopping", spark, store=str(base / "store"))
-rows = spark.readStream.schema("k bigint").option("maxFilesPerTrigger", 1).parquet(str(base / "in"))
-counts = job.read(rows).key_by("k").agg(n=hf.count())
-counts.write("parquet", str(base / "out"))
-run = job.start(containers=2, slices=4, trigger="1 second")
-run.process_all_available()
+base = Path({base!r})
 
 
 def said(*words):
     print(*words, flush=True)
 
 
-if what == "interrupt":
-    for wait in (run.await_termination, lambda: run.await_termination(100), run.process_all_available):
-        said("READY")
-        try:
-            while True:
-                wait()
-        except KeyboardInterrupt:
-            said("interrupted")
-    said("get", run.state(counts).get(1))
-    said("rows", run.state(counts).to_df().count())
-    run.kill(run.status().containers[0].name)
-    said("settled", run.await_settled(60))
-    said("alive", run.query.isActive)
+def start(part):
+    for stream in (sys.stdout, sys.stderr):
+        print("PART", file=stream, flush=True)
+    spark = session({{"master": "local[2]"}})
+    job = hf.Job("stopping", spark, store=str(base / part / "store"))
+    rows = spark.readStream.schema("k bigint").option("maxFilesPerTrigger", 1).parquet(str(base / "in"))
+    counts = job.read(rows).key_by("k").agg(n=hf.count())
+    counts.write("parquet", str(base / part / "out"))
+    run = job.start(containers=2, slices=4, trigger="1 second")
+    run.process_all_available()
+    return spark, counts, run
+
+
+spark, counts, run = start("interrupt")
+for wait in (run.await_termination, lambda: run.await_termination(100), run.process_all_available):
+    said("READY")
+    try:
+        while True:
+            wait()
+    except KeyboardInterrupt:
+        said("interrupted")
+said("get", run.state(counts).get(1))
+said("rows", run.state(counts).to_df().count())
+run.kill(run.status().containers[0].name)
+said("settled", run.await_settled(60))
+said("alive", run.query.isActive)
+run.stop()
+said("phase", run.status().phase)
+
+spark, counts, run = start("session")
+spark.stop()
+try:
+    run.await_termination(60)
+except hf.HoldfastError as error:
+    said("waiting", type(error).__name__, error)
+try:
     run.stop()
-    said("phase", run.status().phase)
-elif what == "session":
-    spark.stop()
-    try:
-        run.await_termination(60)
-    except hf.HoldfastError as error:
-        said("waiting", type(error).__name__, error)
-    try:
-        run.stop()
-    except hf.HoldfastError as error:
-        said("stopping", type(error).__name__, error)
-    said("threads", [one.name for one in threading.enumerate() if one.name.startswith("holdfast")])
-    said("children", len(run._fleet.alive()))
-elif what == "raise":
-    atexit.register(time.sleep, 2)  # time enough for every thread of ours to find its pools closed
-    raise ValueError("of the program")
+except hf.HoldfastError as error:
+    said("stopping", type(error).__name__, error)
+said("threads", [one.name for one in threading.enumerate() if one.name.startswith("holdfast")])
+said("children", len(run._fleet.alive()))
+
+start("raise")
+atexit.register(time.sleep, 2)  # time enough for every thread of ours to find its pools closed
+raise ValueError("of the program")
 """
 
 
-@pytest.fixture
-def driver(tmp_path: Path, rows: Rows) -> Any:
+def parts(text: str) -> list[str]:
+    before, *found = re.split(r"^PART\n", text, flags=re.MULTILINE)
+    assert "Traceback" not in before
+    return found
+
+
+def test_a_program_that_is_interrupted_then_loses_its_session_then_raises(tmp_path: Path, rows: Rows) -> None:
+    """Ctrl-C as a terminal sends it: to containers, the nursery, Spark's JVM and its workers too.
+
+    One program of three parts, so that one JVM has to be started for them.
+    """
     rows.add()
     script = tmp_path / "driver.py"
     script.write_text(DRIVER.format(here=str(Path(__file__).parent), base=str(tmp_path)))
-
-    def start(what: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-u", str(script), what],
+    errors = tmp_path / "errors"
+    with (
+        errors.open("w") as stderr,
+        subprocess.Popen(
+            [sys.executable, "-u", str(script)],
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             text=True,
             start_new_session=True,
-        )
-
-    return SimpleNamespace(start=start, rows=rows)
-
-
-def test_ctrl_c_as_a_terminal_sends_it(driver: Any) -> None:
-    """To the whole process group: containers, the nursery, Spark's JVM and its workers get it too."""
-    with driver.start("interrupt") as process:
+        ) as process,
+    ):
         try:
-            lines: list[str] = []
-            for line in process.stdout:
-                lines.append(line.strip())
+            out = ""
+            for line in process.stdout or ():
+                out += line
                 if line.startswith("READY"):
                     time.sleep(0.5)  # it waits by then, or is about to
                     os.killpg(process.pid, signal.SIGINT)
-            error = process.stderr.read()
-            assert process.wait(60) == 0, error
+            code = process.wait(60)
         finally:
             process.kill()
-    assert [line for line in lines if line] == [
+    whole = errors.read_text()
+    assert code == 1, whole
+    interrupted, session, raised = parts(out)
+    errors_interrupted, errors_session, errors_raised = parts(whole)
+    assert [line for line in interrupted.splitlines() if line] == [
         *(["READY", "interrupted"] * 3),
         "get {'k': 1, 'n': 1, '_epoch': 1}",
         "rows 10",
@@ -293,26 +308,17 @@ def test_ctrl_c_as_a_terminal_sends_it(driver: Any) -> None:
         "alive True",
         "phase stopped",
     ]
-    assert "Traceback" not in error
+    assert "Traceback" not in errors_interrupted
 
+    told = "SparkError Spark's session was stopped while job 'stopping' ran in it."
+    assert f"waiting {told}" in session
+    assert f"stopping {told}" in session
+    assert "Call run.stop() before spark.stop()." in session
+    assert "threads []" in session
+    assert "children 0" in session
+    assert "py4j" not in out + whole
+    assert "Traceback" not in errors_session
 
-def test_the_session_is_stopped_before_the_run(driver: Any) -> None:
-    process = driver.start("session")
-    out, err = process.communicate(timeout=150)
-    assert process.returncode == 0, err
-    said = "SparkError Spark's session was stopped while job 'stopping' ran in it."
-    assert f"waiting {said}" in out
-    assert f"stopping {said}" in out
-    assert "Call run.stop() before spark.stop()." in out
-    assert "threads []" in out
-    assert "children 0" in out
-    assert "py4j" not in out + err
-    assert "Traceback" not in err
-
-
-def test_a_program_that_raises_prints_one_traceback(driver: Any) -> None:
-    process = driver.start("raise")
-    _, err = process.communicate(timeout=150)
-    assert process.returncode == 1
-    assert err.count("Traceback (most recent call last)") == 1, err
-    assert err.strip().endswith("ValueError: of the program"), err
+    assert not raised
+    assert errors_raised.count("Traceback (most recent call last)") == 1, whole
+    assert errors_raised.strip().endswith("ValueError: of the program"), whole
