@@ -42,8 +42,9 @@ class PowerDrill(Drill):
         inputs = sorted(str(path) for path in (self.base / "input").glob("*.parquet"))
         ledger = Ledger(Store(str(self.base / "store")), "main")
         commits = [ledger.get_commit(epoch) for epoch in range(1, self.report["epoch"] + 1)]
-        # A line for each source; all of them have as many files, and every epoch takes one of each.
-        ends = [json.loads(one.offsets.splitlines()[0])["logOffset"] + 1 for one in commits if one is not None]
+        # One offset behind the other; all sources have as many files, and every epoch takes some of each.
+        first = json.JSONDecoder().raw_decode
+        ends = [first(one.offsets)[0]["logOffset"] + 1 for one in commits if one is not None]
         assert len(ends) == len(commits)
         assert ends[-1] == self.files, "a file was not taken"
         return [inputs[begin:end] for begin, end in itertools.pairwise([0, *ends])]

@@ -138,6 +138,15 @@ def test_before_the_first_prepare_everything_torn_goes() -> None:
     assert not done.write
 
 
+def test_before_the_first_prepare_an_id_with_torn_checksums_goes() -> None:
+    """Spark reads them first. Without any, it takes the file as it is."""
+    name, content = "metadata", b'{"id":"q"}'
+    for torn in (b"", b"crc\0", checksums(content)[:-1], checksums(content)[:-4] + bytes(4)):
+        assert mend(Standing(-1, -1), {name: content, checksum_name(name): torn}, {}).drop == (name,)
+    assert not mend(Standing(-1, -1), with_checksums({name: content}), {})
+    assert not mend(Standing(-1, -1), {name: content}, {})
+
+
 def test_a_planned_batch_is_tried_again_as_it_was_if_all_of_it_is_there() -> None:
     whole = with_checksums({"metadata": b'{"id":"q"}', "offsets/0": OFFSETS % (0, 3), "sources/0/0": b"v1\n{}"})
     assert mend(Standing(-1, -1), whole, {}).drop == ("offsets/0",), "where the second source began is not there"
