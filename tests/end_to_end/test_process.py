@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ import pyarrow.parquet as pq
 import pytest
 from kit import committed_files
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 
 import holdfast as hf
 from holdfast.api import upgrading
@@ -37,6 +39,7 @@ MINUTE, SECOND = 60_000_000, 1_000_000
 START = 1_717_236_000_000_000
 LATENESS = 20
 FILES = 5
+ZONE = "spark.sql.session.timeZone"
 OUTPUT = "user string, minute timestamp, visits bigint"
 
 
@@ -192,8 +195,17 @@ def test_state_timers_and_two_outputs(
     assert written(tmp_path / "shoppers", "user, epoch_us(ts)") == shoppers
 
 
-def test_rows_as_arrow_and_timers_of_the_clock(tmp_path: Path, spark: SparkSession) -> None:
-    """Nothing comes any more when the timers are due, and one of the containers that had set them is dead."""
+def test_rows_as_arrow_and_timers_of_the_clock(
+    tmp_path: Path, spark: SparkSession, request: pytest.FixtureRequest
+) -> None:
+    """Nothing comes any more when the timers are due, and one of the containers that had set them is dead.
+
+    What they put out goes through steps that need the session as it was when the run began: a setting, a function.
+    """
+    spark.udf.register("loudly", lambda text: text.upper())
+    request.addfinalizer(lambda: spark.sql("DROP TEMPORARY FUNCTION loudly"))
+    request.addfinalizer(partial(spark.conf.set, ZONE, spark.conf.get(ZONE)))
+    spark.conf.set(ZONE, "Asia/Tokyo")
 
     class Quiet:
         seen = hf.states.value("bigint", default=0)
@@ -213,7 +225,8 @@ def test_rows_as_arrow_and_timers_of_the_clock(tmp_path: Path, spark: SparkSessi
     outputs = {"quiet": "user string, seen bigint"}
     stage = keyed.process(Quiet, "user string, page string, ts timestamp", outputs=outputs, rows="arrow")
     stage.write("parquet", str(tmp_path / "same"))
-    stage.output("quiet").write("parquet", str(tmp_path / "quiet"))
+    there = [F.expr("loudly(user)").alias("loud"), F.expr("date_format(timestamp_seconds(0), 'HH')").alias("hour")]
+    stage.output("quiet").select("user", "seen", *there).write("parquet", str(tmp_path / "quiet"))
     every = visits.query("SELECT user, page, ts FROM all_rows")
     totals = sorted(Counter(row["user"] for row in every).items())
 
@@ -229,6 +242,9 @@ def test_rows_as_arrow_and_timers_of_the_clock(tmp_path: Path, spark: SparkSessi
             assert time.monotonic() < deadline, (told(), run.status())
             time.sleep(0.2)
         assert run.status().epoch > FILES, "the timers made an epoch of their own"
+    assert {(user.upper(), "09") == tuple(rest) for user, *rest in written(tmp_path / "quiet", "user, loud, hour")} == {
+        True
+    }
     assert written(tmp_path / "same", "user, page, epoch_us(ts)") == sorted(tuple(row.values()) for row in every)
 
 

@@ -82,22 +82,27 @@ class EpochJobs:
     clock: Callable[[], int]  # the epoch clock as it would be now, µs
     watermark: Callable[[str], int | None]  # of a stage, before the epoch in flight
     seconds: dict[str, float] = field(default_factory=dict)
-    ticking: SparkSession | None = None
+    session: SparkSession = field(init=False)
+    """Where higher levels and sinks run, with a batch or in a tick: as the query's own, it is the user's as it was when
+    the run began, and what is set on it is set nowhere else."""
+
+    def __post_init__(self) -> None:
+        spark = self.plan.spark
+        self.session = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+        _prepare(self.session)
 
     def intake(self, batch: DataFrame | None, fence: Fence, level: int) -> list[Tag]:
         """Take in the rows of a level. Without a ``batch`` it is a tick: sources have no rows in it."""
         began = time.perf_counter()
         if (batch is None and level == 1) or not self.plan.intake(level):
             return []  # a tick has no rows of sources; a stage that only looks into others has none of stages
-        session = self._session(batch)
-        session.conf.set("spark.sql.adaptive.enabled", "false")
-        session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(ARROW_BATCH_ROWS))
         inputs = self.plan.intake(level)
         now = self.clock()
         partial: tuple[int, ...] = ()
         few = False
         if level == 1:
             batch = some(batch, "a source's rows come with a batch")
+            _prepare(batch.sparkSession)
             rows, tagging = self.plan.stage_rows(batch)
             if self.preaggregation.on and len(inputs) == 1 and aggregable(inputs[0], rows):
                 item = inputs[0]
@@ -105,9 +110,7 @@ class EpochJobs:
                 partial = (0,)
         else:
             few = all(self._is_small(output, mode) for output, mode in self.plan.higher_inputs(level))
-            rows, tagging = self.plan.higher_rows(
-                level, lambda output, mode: self._outputs(session, output, fence.epoch, mode)
-            )
+            rows, tagging = self.plan.higher_rows(level, lambda output, mode: self._outputs(output, fence.epoch, mode))
         keys = tuple(len(item.plan.operator.keys) if item.hashed_at_intake else 0 for item in inputs)
         times = tuple(_times(item, now, partial=number in partial) for number, item in enumerate(inputs))
         cuts = tuple(cut_of(item) for item in inputs)
@@ -125,13 +128,12 @@ class EpochJobs:
 
     def sink(self, batch: DataFrame | None, epoch: int, sink: Sink, counter: int) -> None:
         began = time.perf_counter()
-        session = self._session(batch)
         if sink in self.plan.stateless_sinks:
-            none = session.createDataFrame([], sink.schema)
+            none = self.session.createDataFrame([], sink.schema)
             frame = none if batch is None else self.plan.branch(batch, sink)
         else:
             mode = "all" if sink.mode == "complete" else "changed"
-            frame = self.plan.sink_rows(sink, epoch, lambda output: self._outputs(session, output, epoch, mode))
+            frame = self.plan.sink_rows(sink, epoch, lambda output: self._outputs(output, epoch, mode))
         opened = self.sinks[sink.name]
         try:
             opened.write(frame, epoch, counter)
@@ -156,22 +158,15 @@ class EpochJobs:
         """End the jobs that run now under this tag. One that begins right afterwards goes on: ask again."""
         self.plan.spark.sparkContext.cancelJobsWithTag(tag)
 
-    def _session(self, batch: DataFrame | None) -> SparkSession:
-        """Spark's own for a batch; one of ours for a tick, so that what is set on it is not set on the user's."""
-        if batch is not None:
-            return batch.sparkSession
-        if self.ticking is None:
-            self.ticking = self.plan.spark.newSession()
-        return self.ticking
-
     def scan(self, stage: str, epoch: int, mode: str, port: str = MAIN) -> Scan:
         level = self.plan.stage(stage).plan.level
         master, groups = self.master(), self.groups()
         return Scan(master, self.token, self.job, self.incarnation, stage, level, epoch, mode, groups, port)
 
-    def _outputs(self, session: SparkSession, output: Output, epoch: int, mode: str) -> DataFrame:
+    def _outputs(self, output: Output, epoch: int, mode: str) -> DataFrame:
+        session = self.session
         if not self._is_small(output, mode):
-            return self._scan(session, output, epoch, mode)
+            return self._scan(output, epoch, mode)
         stage, port, schema = output.stage.name, output.port, self._schema(output, mode)
         tables = self.collect(stage, epoch, mode, port)
         if tables is None:  # a container went away meanwhile: a scan knows how to wait for the next owner
@@ -180,10 +175,11 @@ class EpochJobs:
             tables = [pa.Table.from_batches(batches)] if batches else []
         return frame_of(session, pa.concat_tables(tables), schema) if tables else session.createDataFrame([], schema)
 
-    def _scan(self, session: SparkSession, output: Output, epoch: int, mode: str) -> DataFrame:
-        scan = self.scan(output.stage.name, epoch, mode, output.port).split(session.sparkContext.defaultParallelism)
+    def _scan(self, output: Output, epoch: int, mode: str) -> DataFrame:
+        parallelism = self.session.sparkContext.defaultParallelism
+        scan = self.scan(output.stage.name, epoch, mode, output.port).split(parallelism)
         parts = len(scan.parts)
-        rows = session.range(0, parts, 1, parts)
+        rows = self.session.range(0, parts, 1, parts)
         return rows.mapInArrow(lambda batches: scan(batches), self._schema(output, mode))
 
     def _schema(self, output: Output, mode: str) -> StructType:
@@ -197,6 +193,13 @@ class EpochJobs:
         if not self.push:
             return None
         return Push(self.token, self.job, self.incarnation, self.push_groups())
+
+
+def _prepare(session: SparkSession) -> None:
+    """What Spark itself sets for a stream, and batches as large as a container likes them."""
+    for name in ("spark.sql.adaptive.enabled", "spark.sql.cbo.enabled"):
+        session.conf.set(name, "false")
+    session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(ARROW_BATCH_ROWS))
 
 
 def counted(tags: Iterable[Tag]) -> dict[str, Counter[str]]:
