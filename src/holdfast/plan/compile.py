@@ -119,11 +119,13 @@ class StageInput:
             return observe(frame, column, which, self.ahead)
 
         frame = self.evaluated(frames, look)
+        # The hash comes last: Spark keeps every way to write what it knows of a column, and each key that is renamed
+        # behind it would double the ways to write the hash.
         return frame.select(
-            *([] if self.hashed_at_intake else [F.xxhash64(*self.keys).alias("_h")]),
             *self.hidden,
             *[key.alias(f"k{at}") for at, key in enumerate(self.keys)],
             *[value.alias(f"v{at}") for at, value in enumerate(self.values)],
+            *([] if self.hashed_at_intake else [F.xxhash64(*self.keys).alias("_h")]),
         )
 
 

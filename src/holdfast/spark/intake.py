@@ -202,8 +202,8 @@ class IntakeTask:
         for number, batches in enumerate(self._pending):
             if batches:
                 block = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-                if keys := self._intake.hashed_keys[number]:
-                    block = with_hashes(block, keys)
+                keys = self._intake.hashed_keys[number]
+                block = with_hashes(block, keys) if keys else hash_first(block)
                 if self._intake.cuts and (wanted := self._intake.cuts[number]) is not None:
                     block = cut(block, keys, wanted)
                 self._writer.append(number, block, slice_numbers(block, self._intake.slices))
@@ -252,6 +252,11 @@ def with_hashes(rows: pa.RecordBatch, keys: int) -> pa.RecordBatch:
     hashes = xxhash64([rows.column(rows.schema.get_field_index(f"k{at}")) for at in range(keys)])
     column = pa.Array.from_buffers(pa.int64(), len(hashes), [None, pa.py_buffer(hashes)])
     return pa.RecordBatch.from_arrays([column, *rows.columns], names=["_h", *rows.schema.names])
+
+
+def hash_first(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Spark's own hash where the log has it, in front."""
+    return rows.select(["_h", *(name for name in rows.schema.names if name != "_h")])
 
 
 def slice_numbers(rows: pa.RecordBatch, slices: int) -> np.ndarray:
