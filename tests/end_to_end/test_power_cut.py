@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import itertools
 import json
 import random
@@ -80,6 +81,7 @@ def test_power_cuts(
     tmp_path: Path, compacting: SparkSession, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config, shape: str
 ) -> None:
     """``--cuts N`` moments, ``--first-seed S``; every fifth time it goes again while the next driver mends and runs."""
+    faulthandler.cancel_dump_traceback_later()  # which would end this as it ends what is stuck
     try:
         shim = build_shim(tmp_path)
     except CannotWatch as reason:
