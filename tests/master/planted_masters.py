@@ -38,11 +38,11 @@ class HealsHalfway(Master):
     """Takes a restored slice for one that has applied the epoch in flight too."""
 
     def _advance_epoch(self, flight: Flight) -> None:
-        start = self._progress.at(self.committed)
-        for (_, position), slices in self._progress.between(start, start + len(flight.prepared)).items():
+        start, end = self._progress.at(self.committed), self._progress.at(self.committed, len(flight.prepared))
+        for (_, position), slices in self._progress.between(start, end).items():
             if self._routing_version > 1 and position == start:
                 self._progress.begin(slices, "skip")
-                self._progress.finish(slices, "skip", start + len(flight.prepared))
+                self._progress.finish(slices, "skip", end)
         super()._advance_epoch(flight)
 
 

@@ -42,7 +42,7 @@ from holdfast.master.membership import Membership
 from holdfast.master.moving import Move, Moves, Phase, grouped, slices_of
 from holdfast.master.operations import Operations
 from holdfast.master.placement import activate
-from holdfast.master.progress import Progress
+from holdfast.master.progress import Position, Progress
 from holdfast.master.readies import Readies
 from holdfast.master.saving import Saving
 
@@ -149,7 +149,7 @@ class Elastic:
             move.position = self._progress.at(instruction.epoch)
         self.copies.used(instruction.container, instruction.slices)
 
-    def applied(self, instruction: Apply, position: int, digests: Mapping[int, int]) -> None:
+    def applied(self, instruction: Apply, position: Position, digests: Mapping[int, int]) -> None:
         for move in self.moves.with_task(instruction.id):
             move.task, move.position = None, position
         for slice_, digest in digests.items():
@@ -281,13 +281,13 @@ class Elastic:
         members = self.members
         return not (self.moves or members.leaving or members.coming or self._uneven or members.short)
 
-    def begin_again_past(self, position: int, fence: Fence) -> None:
+    def begin_again_past(self, position: Position, fence: Fence) -> None:
         """An epoch is taken back: destinations that applied some of it start over."""
         self._begin_again([move for move in self.moves.of.values() if move.position > position], fence)
 
-    def shadows(self, first: int, end: int) -> dict[tuple[str, int], frozenset[int]]:
+    def shadows(self, first: Position, end: Position) -> dict[tuple[str, Position], frozenset[int]]:
         """Slices in dual mode at a position in [first, end), by destination and position."""
-        found: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
+        found: defaultdict[tuple[str, Position], set[int]] = defaultdict(set)
         for slice_, move in self.moves.of.items():
             if move.phase is Phase.DUAL and move.task is None and first <= move.position < end:
                 found[move.to, move.position].add(slice_)

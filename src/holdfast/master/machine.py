@@ -406,12 +406,12 @@ class Master(View):
 
     def _advance_epoch(self, flight: Flight) -> None:
         progress, elastic, levels = self._progress, self._elastic, len(flight.prepared)
-        start = progress.at(self.committed)
+        prepared = progress.at(self.committed), progress.at(self.committed, levels)
         dual = elastic.moves.dual
-        for (container, position), slices in progress.between(start, start + levels).items():
-            self._task(Apply(container, self.fence, slices, position - start + 1, slices & dual))
-        for (container, position), slices in elastic.shadows(start, start + levels).items():
-            elastic.begin(self._asking.ask(Apply(container, self.fence, slices, position - start + 1, slices)))
+        for (container, position), slices in progress.between(*prepared).items():
+            self._task(Apply(container, self.fence, slices, position.level + 1, slices & dual))
+        for (container, position), slices in elastic.shadows(*prepared).items():
+            elastic.begin(self._asking.ask(Apply(container, self.fence, slices, position.level + 1, slices)))
         if flight.step or (levels and not self._all_applied(levels)):
             return
         if levels < progress.levels:

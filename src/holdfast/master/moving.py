@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from holdfast.master.progress import NOWHERE
+from holdfast.master.progress import NOWHERE, Position
 
 
 class Phase(Enum):
@@ -30,7 +30,7 @@ class Move:
     stopping: bool = False
     """No epoch runs until it is there: stop-and-copy, the baseline."""
     phase: Phase = Phase.COPY
-    position: int = NOWHERE
+    position: Position = NOWHERE
     task: str | None = None
     since: float = 0.0
     """When it came to dual mode."""
@@ -38,9 +38,9 @@ class Move:
     """Owner and destination have put out the same in a whole epoch."""
     not_before: float = 0.0
     """After something failed it waits a moment before it tries again."""
-    _seen: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _seen: dict[str, tuple[Position, int]] = field(default_factory=dict)
 
-    def compare(self, container: str, position: int, digest: int) -> tuple[int, int] | None:
+    def compare(self, container: str, position: Position, digest: int) -> tuple[int, int] | None:
         """One side's checksum of a level. Both, if they are of the same level and differ."""
         self._seen[container] = (position, digest)
         ours, theirs = self._seen.get(self.source), self._seen.get(self.to)

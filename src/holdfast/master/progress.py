@@ -1,20 +1,31 @@
 """How far each slice has come, who owns it, and what is under way on it.
 
-A slice's position is one number: ``epoch × levels`` when it is at a whole epoch, plus one for each level of
-the next epoch it has applied. So having applied the last level *is* being at the next epoch, a commit changes
-no position, and a slice that fell behind while it was restored is seen by one comparison.
+A slice's position is an epoch that it has whole, and how many levels of the next one it has applied on top. Having
+applied the last level *is* being at the next epoch, so a commit changes no position, and a slice that fell behind while
+it was restored is seen by one comparison. How many levels an epoch has is a fact of the epoch in flight alone: a slice
+that is further behind is at a whole one.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 from holdfast.invariants import invariant
 from holdfast.master.assignment import assign
 
-NOWHERE = -1
-"""The position of a slice whose owner has no state for it yet."""
+
+class Position(NamedTuple):
+    epoch: int
+    level: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.epoch}.{self.level}"
+
+
+NOWHERE = Position(-1)
+"""Of a slice whose owner has no state for it yet."""
 
 
 class Progress:
@@ -30,22 +41,22 @@ class Progress:
         self._broken: set[int] = set()
         """Slices that could not be restored; left alone until somebody asks again."""
 
-    def at(self, epoch: int, level: int = 0) -> int:
+    def at(self, epoch: int, level: int = 0) -> Position:
         """The position of a slice at a whole epoch, or with so many levels of the one after it applied."""
-        return epoch * self.levels + level
+        return Position(epoch + 1) if level == self.levels else Position(epoch, level)
 
-    def reached(self, position: int) -> bool:
+    def reached(self, position: Position) -> bool:
         """Whether every slice has come this far."""
         return not self._half and min(self._position) >= position
 
-    def has(self, slice_: int, position: int) -> bool:
+    def has(self, slice_: int, position: Position) -> bool:
         return slice_ not in self._half and self._position[slice_] >= position
 
-    def rests(self, slice_: int, position: int) -> bool:
+    def rests(self, slice_: int, position: Position) -> bool:
         """It is exactly there, and nothing is under way on it."""
         return self.has(slice_, position) and self._position[slice_] == position and self._task[slice_] is None
 
-    def short_of(self, position: int) -> list[int]:
+    def short_of(self, position: Position) -> list[int]:
         return [slice_ for slice_ in range(len(self.owners)) if not self.has(slice_, position)]
 
     def with_task(self, slices: Iterable[int], task: str) -> frozenset[int]:
@@ -57,7 +68,7 @@ class Progress:
         return None in self.owners
 
     @property
-    def furthest(self) -> int:
+    def furthest(self) -> Position:
         return max(self._position)
 
     # ------------------------------------------------------------------------------------------- ownership
@@ -65,7 +76,7 @@ class Progress:
     def orphans(self) -> list[int]:
         return [slice_ for slice_, owner in enumerate(self.owners) if owner is None]
 
-    def give(self, slice_: int, owner: str, position: int = NOWHERE, task: str | None = None) -> None:
+    def give(self, slice_: int, owner: str, position: Position = NOWHERE, task: str | None = None) -> None:
         """A new owner that has the slice at this position, and perhaps is at work on it."""
         invariant(self._task[slice_] is None, f"slice {slice_} is busy with {self._task[slice_]}")
         self.owners = (*self.owners[:slice_], owner, *self.owners[slice_ + 1 :])
@@ -95,7 +106,7 @@ class Progress:
             invariant(self._task[slice_] is None, f"slice {slice_} is busy with {self._task[slice_]}")
             self._task[slice_] = task
 
-    def finish(self, slices: Iterable[int], task: str, position: int) -> None:
+    def finish(self, slices: Iterable[int], task: str, position: Position) -> None:
         for slice_ in slices:
             invariant(self._task[slice_] == task, f"slice {slice_} is busy with {self._task[slice_]}, not {task}")
             self._task[slice_] = None
@@ -122,7 +133,7 @@ class Progress:
 
     # --------------------------------------------------------------------------- what could be done next
 
-    def behind(self, position: int) -> dict[str, frozenset[int]]:
+    def behind(self, position: Position) -> dict[str, frozenset[int]]:
         """Slices to restore, by owner: nothing is under way on them and they are not where they must be."""
         return self._by_owner(
             slice_
@@ -130,15 +141,15 @@ class Progress:
             if here < position and slice_ not in self._broken and slice_ not in self._half
         )
 
-    def past(self, position: int) -> dict[str, frozenset[int]]:
+    def past(self, position: Position) -> dict[str, frozenset[int]]:
         """Slices to undo, by owner: they are past this position, or may be."""
         return self._by_owner(
             slice_ for slice_, here in enumerate(self._position) if here > position or slice_ in self._half
         )
 
-    def between(self, first: int, end: int) -> dict[tuple[str, int], frozenset[int]]:
+    def between(self, first: Position, end: Position) -> dict[tuple[str, Position], frozenset[int]]:
         """Slices at a position in [first, end), by owner and position."""
-        found: dict[tuple[str, int], set[int]] = defaultdict(set)
+        found: dict[tuple[str, Position], set[int]] = defaultdict(set)
         for slice_, here in enumerate(self._position):
             owner = self.owners[slice_]
             if first <= here < end and owner and self._task[slice_] is None and slice_ not in self._half:
