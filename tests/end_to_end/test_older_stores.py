@@ -1,0 +1,98 @@
+"""Stores that earlier versions wrote go on: ``tests/stores`` has one of each, its driver dead in the middle of epoch 8.
+
+A store is made once, by the version that it is of, with the job that is here; it names no folder, since the rows come
+from a generator and go nowhere. A change of the job's drawing in here needs no new store as long as its names stay.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from kit import equal
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+from holdfast.log.ledger import Ledger
+from holdfast.log.store import Store
+
+pytestmark = pytest.mark.spark
+STORES = sorted((Path(__file__).parents[1] / "stores").glob("*.tar.xz"))
+ROWS, FIRST_SECOND = 200, 1_767_225_600
+
+
+def draw(spark: SparkSession, store: str) -> tuple[hf.Job, dict[str, hf.StageStream]]:
+    """``ROWS`` rows a second of event time, one second a batch."""
+    rows = (
+        spark.readStream.format("rate-micro-batch")
+        .option("rowsPerBatch", ROWS)
+        .option("numPartitions", 1)
+        .option("startTimestamp", FIRST_SECOND * 1000)
+        .option("advanceMillisPerBatch", 1000)
+        .load()
+    )
+    job = hf.Job("kept", spark, store=store)
+    parts = (
+        job.read(rows)
+        .with_column("part", "value % 17")
+        .with_column("x", "CAST(value AS DOUBLE) / 3")
+        .with_column("name", "concat('n', value % 5)")
+    )
+    totals = parts.key_by("part").agg(n=hf.count(), total=hf.sum("value"), spread=hf.var("x"), last=hf.max("name"))
+    windows = (
+        parts.key_by("name")
+        .window(hf.tumbling("2 s"), on="timestamp", lateness="1 s")
+        .agg(n=hf.count(), total=hf.sum("value"))
+    )
+    groups = windows.key_by("window_start").agg(names=hf.count(), rows=hf.sum("n"))
+    best = totals.key_by("last").top_k(2, by=["total"])
+    for stream, name in ((totals, "totals"), (windows, "windows"), (groups, "groups"), (best, "best")):
+        stream.write("noop", name=name)
+    return job, {"totals": totals, "groups": groups, "best": best}
+
+
+@pytest.mark.parametrize("kept", STORES, ids=lambda path: path.name.removesuffix(".tar.xz"))
+def test_a_store_of_an_earlier_version_goes_on(tmp_path: Path, spark: SparkSession, kept: Path) -> None:
+    with tarfile.open(kept) as archive:
+        archive.extractall(tmp_path, filter="data")
+    store = str(tmp_path / "store")
+    newest = Ledger(Store(store), "main").last_committed()
+    assert newest is not None
+    assert newest.fence.epoch == 7
+    job, streams = draw(spark, store)
+    with job.start(containers=2, slices=4, safety=hf.Delta(store_every=3)) as run:
+        assert run._shell.wait_for(lambda: run._shell.machine.committed >= 10, 300)
+        run.kill(run.status().containers[0].name)
+        first = run._shell.machine.committed
+        assert run._shell.wait_for(lambda: run._shell.machine.committed >= first + 2, 300)
+        found = {}
+        for name, stream in streams.items():
+            state = run.state(stream)
+            found[name] = (state.to_arrow(), state.epoch)
+    for name, (table, epoch) in found.items():
+        check(name, table, epoch)
+
+
+def check(name: str, table: pa.Table, epoch: int) -> None:
+    totals = f"""
+        SELECT value % 17 AS part, count(*) AS n, sum(value)::BIGINT AS total, var_samp(value / 3) AS spread,
+               max('n' || value % 5) AS last
+        FROM range({ROWS * epoch}) t(value) GROUP BY part"""
+    match name:
+        case "totals":
+            equal("SELECT * FROM kept", totals, kept=table)
+        case "groups":  # a window is final when a second lies behind its end
+            equal(
+                f"SELECT epoch(window_start)::BIGINT - {FIRST_SECOND} AS began, names, rows FROM kept",
+                f"SELECT began, 5 AS names, {2 * ROWS} AS rows FROM range(0, {epoch - 3}, 2) t(began)",
+                kept=table,
+            )
+        case "best":
+            equal(
+                "SELECT last, rank, part, total FROM kept",
+                f"SELECT last, row_number() OVER (PARTITION BY last ORDER BY total DESC) AS rank, part, total "
+                f"FROM ({totals}) QUALIFY rank <= 2",
+                kept=table,
+            )
