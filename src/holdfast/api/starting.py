@@ -21,6 +21,7 @@ from holdfast.log.store import Store
 from holdfast.master import events as ev
 from holdfast.master.autoscaling import PerExecutor
 from holdfast.master.balance import slices_auto
+from holdfast.plan.former import refuse_readers
 from holdfast.recovery.policies import Auto, Line, Star, Tree
 from holdfast.recovery.policies import Store as FromStore
 from holdfast.spark import claims, tokens
@@ -67,6 +68,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> Run:
     slices = _slices(job, ledger, options)
     plan = plan.sized(slices)
     file = _job_file(job, plan, ledger, slices)
+    refuse_readers(plan.planned, file.format)
     graph = ledger.graph()
     upgrade = upgrading.look(ledger, file, plan)
     sinks = {sink.name: _open(job, file, sink) for sink in plan.sinks}
