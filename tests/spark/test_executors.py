@@ -223,7 +223,8 @@ def test_executors_without_room_for_a_task_are_refused() -> None:
 def drive(settings: dict[str, str], folder: str) -> None:
     from pyspark.sql import SparkSession
 
-    sys.path.insert(0, str(Path(__file__).parents[1] / "container"))
+    tests = Path(__file__).parents[1]
+    sys.path[:0] = [str(tests), str(tests / "container")]
     from test_container_process import PLAN
 
     from holdfast.spark.desk import Desk
