@@ -188,6 +188,7 @@ def test_an_overflow_takes_the_epoch_back(tmp_path: Path, spark: SparkSession) -
     assert [row.total for row in found] == [9223372036854775807, None, 9223372036854775805]
 
 
+@pytest.mark.own_nursery
 def test_a_container_that_cannot_start(
     tmp_path: Path, drill: Drill, go: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
