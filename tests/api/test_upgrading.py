@@ -32,7 +32,7 @@ from holdfast.errors import CorruptionError, FencedError, FunctionError, StoreEr
 from holdfast.log.janitor import Janitor
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import PackWriter, pack_name
-from holdfast.log.records import Commit, Fence, JobFile, Manifest, Prepare, SegmentRef
+from holdfast.log.records import FEED, Batch, Commit, Fence, JobFile, Manifest, Prepare, SegmentRef
 from holdfast.log.segment import SegmentWriter, segment_name
 from holdfast.log.store import Store
 from holdfast.operators.lookup import LookupSpec
@@ -98,7 +98,7 @@ class Shop:
         for _ in range(count):
             epoch = self.committed + 1
             self.prepare(epoch, fresh_rows(epoch), inputs)
-            self.ledger.put_commit(Commit(Fence(1, epoch, 1), "q", epoch - 1, ""))
+            self.ledger.put_commit(Commit(Fence(1, epoch, 1), {FEED: Batch("q", epoch - 1, "")}))
 
     def prepare(self, epoch: int, rows: list[Row], inputs: int = 1) -> Prepare:
         self.rows[epoch] = rows
@@ -124,7 +124,9 @@ class Shop:
         marks = dict.fromkeys(("windows", "slides"), epoch * SECOND)
         before = {name: mark - SECOND for name, mark in marks.items()} if epoch > 1 else {}
         return self.ledger.put_prepare(
-            Prepare(fence, 1, "q", epoch - 1, "", (ref,), 0, watermark_before=before, watermark_after=marks)
+            Prepare(
+                fence, 1, {FEED: Batch("q", epoch - 1, "")}, (ref,), 0, watermark_before=before, watermark_after=marks
+            )
         )
 
     @contextmanager
@@ -303,7 +305,7 @@ def test_a_stage_that_looks_into_one_that_goes(shop: Shop) -> None:
     again = replace(looking, operator=LookupSpec(KEYS, VALUES, "young", (Column("n", "bigint"),)))
     for epoch in (1, 2):
         shop.epochs(1)
-        shop.ledger.put_prepare(Prepare(Fence(1, epoch, 1), 2, "q", epoch - 1, "", (), 0))
+        shop.ledger.put_prepare(Prepare(Fence(1, epoch, 1), 2, {FEED: Batch("q", epoch - 1, "")}, (), 0))
     shop.change([OLD, looking], [other, again])
     assert shop.read([other, again], "young") == []
 
@@ -516,7 +518,7 @@ def finish(shop: Shop, plan: StagePlan) -> None:
     with shop.hosted([plan]) as job:
         job.apply(prepare, range(SLICES))
     shop.ledger.mark_applied(Fence(2, 3, 0))
-    shop.ledger.put_commit(Commit(Fence(2, 3, 1), "q", 2, ""))
+    shop.ledger.put_commit(Commit(Fence(2, 3, 1), {FEED: Batch("q", 2, "")}))
     shop.epochs(1)
 
 
@@ -652,7 +654,7 @@ def test_rivals(shop: Shop) -> None:
     shop.change([OLD], [NEW])
     zombie.prepare(3, fresh_rows(3))
     with pytest.raises(StoreError, match=r"version 0 of the job's graph, but graph/0000000001\.json"):
-        shop.ledger.put_prepare(Prepare(Fence(2, 3, 1), 1, "q", 2, "", (), 0))
+        shop.ledger.put_prepare(Prepare(Fence(2, 3, 1), 1, {FEED: Batch("q", 2, "")}, (), 0))
 
     other = Shop(shop.path.with_name("other"))
     other.epochs(1)

@@ -9,7 +9,7 @@ from container_kit import World, until
 
 from holdfast.container.client import Unreachable
 from holdfast.errors import HoldfastError
-from holdfast.log.records import Commit, Fence
+from holdfast.log.records import FEED, Batch, Commit, Fence
 from holdfast.recovery.policies import Auto, Line, Star, Structure, Tree
 
 QUICK = {"tick": 0.1, "patience": 30}
@@ -38,7 +38,7 @@ def settled(world: World, *names: str) -> None:
 
 
 def commit(world: World, epoch: int) -> None:
-    world.ledger.put_commit(Commit(Fence(1, epoch, 1), "q", epoch - 1, f"offsets of {epoch}"))
+    world.ledger.put_commit(Commit(Fence(1, epoch, 1), {FEED: Batch("q", epoch - 1, f"offsets of {epoch}")}))
 
 
 def save(world: World, owner: str, epoch: int, slices: list[int], **more: Any) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from holdfast.container import wire
 from holdfast.container.client import Client, Unreachable
 from holdfast.errors import ContainerError, EpochGone, FencedError, HoldfastError
 from holdfast.log.ledger import Ledger
-from holdfast.log.records import Fence, Prepare, SegmentRef
+from holdfast.log.records import FEED, Batch, Fence, Prepare, SegmentRef
 from holdfast.log.segment import SegmentWriter, segment_name
 from holdfast.log.store import Store
 from holdfast.operators.aggregate import AggregateSpec, Column, StageSpec
@@ -70,7 +70,7 @@ class Hosted:
         name = segment_name(fence, 1, 0, epoch)
         nbytes = self.ledger.section.write(name, writer.parts())
         ref = SegmentRef(name, writer.rows, nbytes, writer.checksum, 0, epoch)
-        prepare = Prepare(fence, 1, "q", epoch - 1, f"offsets of {epoch}", (ref,), clock=0)
+        prepare = Prepare(fence, 1, {FEED: Batch("q", epoch - 1, f"offsets of {epoch}")}, (ref,), clock=0)
         return writer, name, self.ledger.put_prepare(prepare)
 
     def apply(self, prepare: Prepare, committed: int) -> dict[str, Any]:

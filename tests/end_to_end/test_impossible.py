@@ -33,7 +33,7 @@ if __debug__:
 class CommitsBeforeTheSinks(Master):
     def _advance_epoch(self, flight):
         if self.committed == 1 and flight.prepared and not flight.step and self._all_applied(1):
-            self._step(StoreCommit(self.fence, flight.batch))
+            self._step(StoreCommit(self.fence, flight.ranges))
         else:
             super()._advance_epoch(flight)
 
@@ -75,7 +75,7 @@ def test_a_planted_bug_stops_the_run_under_python_O(tmp_path: Path) -> None:  # 
     (story,) = re.findall(r"What led to it is in (\S+):", told)
     text = Path(story).read_text()
     assert Path(story).is_relative_to(tmp_path / "store" / "main")
-    assert "→ BatchOffered(" in text
+    assert "→ EpochWanted(" in text
     assert "← StoreCommit(" in text.splitlines()[-1]
     assert "Error" not in mended
     assert "rows [(1, 1, 1), (1, 2, 2), (1, 3, 3), (2, 1, 1), (2, 2, 2), (2, 3, 3)]" in mended

@@ -14,7 +14,19 @@ from holdfast.errors import CorruptionError, StoreError
 from holdfast.log import janitor
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import pack_name
-from holdfast.log.records import Commit, Fence, GraphFile, JobFile, Manifest, Mark, Prepare, Routing, SegmentRef
+from holdfast.log.records import (
+    FEED,
+    Batch,
+    Commit,
+    Fence,
+    GraphFile,
+    JobFile,
+    Manifest,
+    Mark,
+    Prepare,
+    Routing,
+    SegmentRef,
+)
 from holdfast.log.segment import segment_name
 from holdfast.log.store import Store
 
@@ -32,11 +44,11 @@ def ledger(store: Store) -> Ledger:
 def prepare(epoch: int, level: int = 1, incarnation: int = 1, attempt: int = 0, tasks: Iterable[int] = ()) -> Prepare:
     fence = Fence(incarnation, epoch, attempt)
     refs = tuple(SegmentRef(segment_name(fence, level, p, t), 1, 1, 1, p, t) for p, t in enumerate(tasks))
-    return Prepare(fence, level, "q", epoch - 1, "{}", refs, clock=epoch)
+    return Prepare(fence, level, {FEED: Batch("q", epoch - 1, "{}")}, refs, clock=epoch)
 
 
 def commit(epoch: int, incarnation: int = 1) -> Commit:
-    return Commit(Fence(incarnation, epoch, 0), "q", epoch - 1, "")
+    return Commit(Fence(incarnation, epoch, 0), {FEED: Batch("q", epoch - 1, "")})
 
 
 def manifest(epoch: int, *containers: str) -> Manifest:

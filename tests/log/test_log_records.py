@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import CorruptionError, FormatError
 from holdfast.log import frames, records
-from holdfast.log.records import Commit, Fence, JobFile, Manifest, Owner, Prepare, Routing, SegmentRef
+from holdfast.log.records import FEED, Batch, Commit, Fence, JobFile, Manifest, Owner, Prepare, Routing, SegmentRef
 from holdfast.log.segment import Segment, SegmentWriter
 
 
@@ -28,9 +28,7 @@ def inline_rows() -> bytes:
 PREPARE = Prepare(
     fence=Fence(3, 42, 1),
     level=2,
-    query_id="a-query",
-    batch_id=41,
-    offsets='{"kafka": {"0": 17}}',
+    ranges={FEED: Batch("a-query", 41, '{"kafka": {"0": 17}}', tick=2)},
     segments=(
         SegmentRef("log/0000000042.2-3-1-00000-17.seg", 10, 1000, 2**32 - 1, 0, 17, None, 12, (0, 2)),
         SegmentRef("", 3, 900, 5, 1, 18, inline=0),
@@ -45,8 +43,8 @@ PREPARE = Prepare(
 )
 EVERY: list[Any] = [
     PREPARE,
-    Prepare(Fence(1, 1, 0), 1, "q", 0, "", (), 0),
-    Commit(Fence(3, 42, 1), "a-query", 41, "digest"),
+    Prepare(Fence(1, 1, 0), 1, {FEED: Batch("q", 0, "")}, (), 0),
+    Commit(Fence(3, 42, 1), {FEED: Batch("a-query", 41, "digest")}),
     Owner(3, "host", 4711, "grpc://127.0.0.1:5005", 1_700_000_000_000),
     Routing(7, ("c1", "c2", "c1")),
     Manifest(40, Fence(3, 40, 0), ("checkpoint/a.pack", "checkpoint/b.pack"), (0, 1, 1, 0), "c2"),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from holdfast.log.records import FEED, Batch, Ranges
 from holdfast.master.events import (
     Activated,
     Answer,
     Applied,
-    Batch,
-    BatchOffered,
     CheckpointWritten,
     CommitStored,
     ContainerJoined,
@@ -28,6 +27,7 @@ from holdfast.master.events import (
     Started,
     Undone,
 )
+from holdfast.master.feed import BatchOffered, Fed
 from holdfast.master.instructions import (
     Activate,
     Apply,
@@ -58,6 +58,10 @@ def batch(number: int, offsets: str | None = None, query: str = "q") -> Batch:
     return Batch(query, number, offsets or f"offsets {number}")
 
 
+def taking(number: int, offsets: str | None = None, query: str = "q") -> Ranges:
+    return {FEED: batch(number, offsets, query)}
+
+
 def success(instruction: Instruction) -> Answer:
     """The answer of a world in which nothing goes wrong."""
     to = instruction.id
@@ -68,7 +72,7 @@ def success(instruction: Instruction) -> Answer:
             return Restored(to)
         case RunIntake(fence=fence, level=level):
             return IntakeDone(to, (f"tag of {fence} level {level}",))
-        case StorePrepare(fence=fence, level=level, batch=of):
+        case StorePrepare(fence=fence, level=level, ranges=of):
             return PrepareStored(to, Prepared(level, fence, of))
         case Apply():
             return Applied(to, tuple((slice_, 0) for slice_ in instruction.digests))
@@ -88,7 +92,7 @@ def success(instruction: Instruction) -> Answer:
             return Dropped(to)
         case RunSink():
             return SinkDone(to)
-        case StoreCommit(fence=fence, batch=of):
+        case StoreCommit(fence=fence, ranges=of):
             return CommitStored(to, fence, of)
         case WriteCheckpoint(container=container, epoch=epoch):
             return CheckpointWritten(to, f"{container} at {epoch}")
@@ -113,13 +117,14 @@ class Play:
         if every := started.pop("checkpoint_every", None):
             facts["safety"] = Terms(store_every=Interval(epochs=int(str(every))))
         self.master = master()
+        self._fed = Fed(self.master)
         self.open: list[Instruction] = []
         self.asked: list[Instruction] = []
         self.tell(Started(containers=containers, **{**facts, **started}))
 
     def tell(self, *events: Event) -> list[Instruction]:
         """What the master asks for because of these events."""
-        new = [instruction for event in events for instruction in self.master.handle(event)]
+        new = [instruction for event in events for instruction in self._fed.handle(event)]
         self.asked += new
         self.open += [instruction for instruction in new if instruction.answered]
         return new

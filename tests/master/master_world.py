@@ -19,14 +19,13 @@ from dataclasses import dataclass, field
 from master_kit import success
 
 from holdfast.errors import HoldfastError, StoreError
+from holdfast.log.records import FEED, Batch
 from holdfast.master.events import (
-    Batch,
-    BatchOffered,
-    BatchUnwanted,
     Clock,
     ContainerJoined,
     ContainerLost,
     CopiesSent,
+    EpochUnwanted,
     Event,
     Failed,
     IntakeDone,
@@ -36,16 +35,14 @@ from holdfast.master.events import (
     ScaleWanted,
     Started,
 )
+from holdfast.master.feed import BatchOffered, FailBatch, Fed, FinishBatch, RefuseBatch
 from holdfast.master.instructions import (
     Apply,
     CutLog,
     EndContainer,
-    FailBatch,
-    FinishBatch,
     Gather,
     Instruction,
     NeedContainers,
-    RefuseBatch,
     Restore,
     RunIntake,
     RunSink,
@@ -85,7 +82,7 @@ class Job:
 
 @dataclass
 class Driver:
-    master: Master
+    fed: Fed
     incarnation: int
     containers: dict[str, Container] = field(default_factory=dict)
     jobs: list[Job] = field(default_factory=list)
@@ -95,6 +92,10 @@ class Driver:
     """Where Spark is: a query reads its checkpoint when it starts and then counts on by itself."""
     offered: Batch | None = None
     stopped: bool = False
+
+    @property
+    def master(self) -> Master:
+        return self.fed.master
 
 
 class World:
@@ -128,7 +129,7 @@ class World:
     def start_driver(self) -> None:
         store = self.store
         store.owner += 1
-        driver = Driver(self.new_master(), store.owner, next_batch=store.spark_committed + 1)
+        driver = Driver(Fed(self.new_master()), store.owner, next_batch=store.spark_committed + 1)
         self.drivers.append(driver)
         started = Started(
             incarnation=store.owner,
@@ -139,7 +140,7 @@ class World:
             safety=self.safety,
             by_ring=self.ring,
             committed=store.committed,
-            committed_batch=store.committed_batch,
+            ranges=store.ranges,
             prepared=store.prepared(),
             sinks_done=store.noted(),
             checkpoint=max(store.manifests, default=0),
@@ -165,7 +166,7 @@ class World:
     def offer(self, driver: Driver, *, tick: bool = False) -> None:
         """Spark's next batch, or an epoch without rows; one that was prepared goes first, whoever asks."""
         if driver.offered is None and not driver.stopped:
-            batch = driver.master.unfinished_tick or (driver.master.next_tick if tick else None)
+            batch = driver.fed.feed.unfinished_tick or (driver.fed.feed.next_tick if tick else None)
             driver.offered = batch or spark_batch(driver.next_batch)
             driver.events.append(BatchOffered(driver.offered))
 
@@ -175,7 +176,7 @@ class World:
         self.tell(driver, event)
 
     def tell(self, driver: Driver, event: Event) -> None:
-        for instruction in driver.master.handle(event):
+        for instruction in driver.fed.handle(event):
             self.obey(driver, instruction)
 
     def obey(self, driver: Driver, instruction: Instruction) -> None:
@@ -189,7 +190,7 @@ class World:
             case TellPeople(text=text):
                 assert "put out" not in text, f"dual mode saw unlike outputs: {text}"
             case FinishBatch(batch, epoch):
-                assert batch.done_by(store.commits[epoch][1]), "finished without a commit"
+                assert batch.done_by(store.commits[epoch][1][FEED]), "finished without a commit"
                 if driver.offered == batch:
                     driver.offered = None
                     if not batch.tick:
@@ -200,7 +201,7 @@ class World:
                     driver.offered = None
             case RefuseBatch(batch=batch):
                 # An older driver may have prepared something else meanwhile: that is finished first.
-                assert batch.tick or driver.master.unfinished_tick, f"refused: {instruction.error()}"
+                assert batch.tick or driver.fed.feed.unfinished_tick, f"refused: {instruction.error()}"
                 if driver.offered == batch:
                     driver.offered = None
             case Stop(successor=successor):
@@ -240,10 +241,10 @@ class World:
         """The job's answer; None if it has to wait, or has more to do."""
         store, instruction, to = self.store, job.instruction, job.instruction.id
         match instruction:
-            case RunIntake(fence=fence, level=level, batch=batch):
+            case RunIntake(fence=fence, level=level, ranges=ranges):
                 if level > 1 and not self.scan(driver, job, fence.epoch, level - 1):
                     return None
-                return IntakeDone(to, ((batch.offsets, tuple(job.scanned), fence),))
+                return IntakeDone(to, ((ranges[FEED].offsets, tuple(job.scanned), fence),))
             case StorePrepare():
                 return store.put_prepare(instruction)
             case RunSink(fence=fence, sink=sink):
@@ -388,7 +389,7 @@ class World:
             case "lose" if containers:
                 self.lose(driver, chance.choice(containers), really=chance.random() < 0.7)
             case "unwanted":
-                self.tell(driver, BatchUnwanted(FAULT))
+                self.tell(driver, EpochUnwanted(FAULT))
             case "wish":
                 self.wish(driver, chance)
             case "standby":

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast.log.records import Fence
+from holdfast.log.records import Fence, Ranges
 from holdfast.master.elastic import Elastic, Moment
-from holdfast.master.events import Applied, Batch, Event, Started
+from holdfast.master.events import Applied, Event, Started
 from holdfast.master.flight import Flight
 from holdfast.master.instructions import (
     Activate,
@@ -14,7 +14,7 @@ from holdfast.master.instructions import (
     CutLog,
     Demote,
     EndContainer,
-    FinishBatch,
+    EpochDone,
     Instruction,
     Restore,
     SendCopies,
@@ -56,7 +56,7 @@ class ForgetsToUndo(Master):
 class FinishesBeforeTheCommit(Master):
     def handle(self, event: Event) -> list[Instruction]:
         told = super().handle(event)
-        early = [FinishBatch(one.batch, one.fence.epoch) for one in told if isinstance(one, StoreCommit)]
+        early = [EpochDone(one.fence.epoch) for one in told if isinstance(one, StoreCommit)]
         return [*told, *early]
 
 
@@ -80,8 +80,8 @@ class BelievesLateAnswers(Master):
 class RestoresTooLittle(Master):
     """Does not see that the epoch was committed while a slice was restored."""
 
-    def _commit(self, ours: StoreCommit, fence: Fence, batch: Batch) -> None:
-        super()._commit(ours, fence, batch)
+    def _commit(self, ours: StoreCommit, fence: Fence, ranges: Ranges) -> None:
+        super()._commit(ours, fence, ranges)
         for id_, one in self._asking.pending.items():
             if isinstance(one, Restore | Activate):
                 self._asking.pending[id_] = replace(one, epoch=self.committed)
@@ -148,8 +148,8 @@ class DoesNotWaitUntilAllIsForgotten(Master):
 class TakesActivatedForNewer(Master):
     """Does not see that an epoch was committed while a copy was made active."""
 
-    def _commit(self, ours: StoreCommit, fence: Fence, batch: Batch) -> None:
-        super()._commit(ours, fence, batch)
+    def _commit(self, ours: StoreCommit, fence: Fence, ranges: Ranges) -> None:
+        super()._commit(ours, fence, ranges)
         for id_, one in self._asking.pending.items():
             if isinstance(one, Activate):
                 self._asking.pending[id_] = replace(one, epoch=self.committed)

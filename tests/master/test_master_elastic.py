@@ -31,14 +31,13 @@ from holdfast.master.events import (
     MoveWanted,
     ScaleWanted,
 )
+from holdfast.master.feed import FailBatch, FinishBatch
 from holdfast.master.instructions import (
     Activate,
     Apply,
     Demote,
     DropCopies,
     EndContainer,
-    FailBatch,
-    FinishBatch,
     Forget,
     Instruction,
     NeedContainers,

@@ -1,19 +1,18 @@
 """The master's behaviour, one scenario a test. Read top to bottom it is the protocol's specification."""
 
 import pytest
-from master_kit import Play, batch, success
+from master_kit import Play, batch, success, taking
 
 from holdfast.errors import FunctionError, StoreError
 from holdfast.invariants import Impossible
 from holdfast.log.records import Fence
 from holdfast.master.events import (
     Applied,
-    BatchOffered,
-    BatchUnwanted,
     CheckpointWanted,
     CommitStored,
     ContainerJoined,
     ContainerLost,
+    EpochUnwanted,
     Failed,
     IntakeDone,
     OwnerSeen,
@@ -22,15 +21,12 @@ from holdfast.master.events import (
     Routing,
     Started,
 )
+from holdfast.master.feed import BatchOffered, FailBatch, FinishBatch, Refusal, RefuseBatch
 from holdfast.master.instructions import (
     Apply,
     CutLog,
     EndContainer,
-    FailBatch,
-    FinishBatch,
     NeedContainers,
-    Refusal,
-    RefuseBatch,
     Restore,
     RunIntake,
     RunSink,
@@ -84,18 +80,18 @@ def test_every_epoch_goes_intake_prepare_apply_sinks_commit_finish() -> None:
     play.offer(0).run()
     tags = (f"tag of {fence} level 1",)
     assert play.asked == [
-        RunIntake(fence, 1, batch(0)),
-        StorePrepare(fence, 1, batch(0), tags),
+        RunIntake(fence, 1, taking(0)),
+        StorePrepare(fence, 1, taking(0), tags),
         Apply("a", fence, FIRST, 1),
         Apply("b", fence, SECOND, 1),
         RunSink(fence, "files", last=False),
         RunSink(fence, "console"),
-        StoreCommit(fence, batch(0)),
+        StoreCommit(fence, taking(0)),
         FinishBatch(batch(0), 1),
     ]
     assert play.master.committed == 1
     play.forget().commit(1)
-    assert play.asked[0] == RunIntake(Fence(1, 2, 1), 1, batch(1))
+    assert play.asked[0] == RunIntake(Fence(1, 2, 1), 1, taking(1))
     assert play.asked[-1] == FinishBatch(batch(1), 2)
 
 
@@ -105,7 +101,7 @@ def test_a_level_begins_when_every_slice_has_applied_the_one_before() -> None:
     assert play.tell(success(first)) == []
     assert play.master.ready(0, 1, 1)
     assert not play.master.ready(2, 1, 1)
-    assert play.tell(success(second)) == [RunIntake(Fence(1, 1, 1), 2, batch(0))]
+    assert play.tell(success(second)) == [RunIntake(Fence(1, 1, 1), 2, taking(0))]
     play.run()
     assert play.names() == [
         *["RunIntake", "StorePrepare", "Apply", "Apply"] * 2,
@@ -122,7 +118,7 @@ def test_a_job_without_sinks_commits_after_apply() -> None:
 
 def test_intake_does_not_wait_for_containers_but_apply_does() -> None:
     play = Play().offer(0)
-    assert play.asked[-1] == RunIntake(Fence(1, 1, 1), 1, batch(0))
+    assert play.asked[-1] == RunIntake(Fence(1, 1, 1), 1, taking(0))
     play.run()
     assert play.names()[-1] == "StorePrepare"
     assert play.master.phase == "apply"
@@ -139,13 +135,13 @@ def test_a_committed_batch_returns_at_once() -> None:
 
 
 def test_after_a_restart_a_committed_batch_returns_at_once() -> None:
-    play = Play(incarnation=2, committed=7, committed_batch=batch(3))
+    play = Play(incarnation=2, committed=7, ranges=taking(3))
     assert play.tell(BatchOffered(batch(3))) == [FinishBatch(batch(3), 7)]
 
 
 def test_after_a_restart_every_slice_is_restored_to_the_committed_epoch() -> None:
     old = Routing(5, ("x", "x", "y", "y"))
-    play = Play(incarnation=2, committed=7, committed_batch=batch(6), routing=old, checkpoint=4).join("a", "b")
+    play = Play(incarnation=2, committed=7, ranges=taking(6), routing=old, checkpoint=4).join("a", "b")
     assert play.asked_for(StoreRouting) == [StoreRouting(Fence(2, 8, 0), Routing(6, ("a", "a", "b", "b")))]
     assert play.asked_for(Restore) == [
         Restore("a", Fence(2, 8, 0), FIRST, 7, 4),
@@ -155,8 +151,8 @@ def test_after_a_restart_every_slice_is_restored_to_the_committed_epoch() -> Non
 
 @pytest.mark.parametrize("prepared", [1, 2])
 def test_after_a_restart_prepared_levels_are_applied_without_intake(prepared: int) -> None:
-    theirs = tuple(Prepared(level, Fence(1, 8, 3), batch(7)) for level in range(1, prepared + 1))
-    play = Play(incarnation=2, levels=2, committed=7, committed_batch=batch(6), prepared=theirs).join("a", "b")
+    theirs = tuple(Prepared(level, Fence(1, 8, 3), taking(7)) for level in range(1, prepared + 1))
+    play = Play(incarnation=2, levels=2, committed=7, ranges=taking(6), prepared=theirs).join("a", "b")
     play.run()
     assert not play.asked_for(Apply), "nothing happens before Spark offers the batch"
     play.offer(7).run()
@@ -166,12 +162,12 @@ def test_after_a_restart_prepared_levels_are_applied_without_intake(prepared: in
 
 
 def test_after_a_restart_a_sink_that_is_known_to_have_the_epoch_does_not_get_it_again() -> None:
-    theirs = (Prepared(1, Fence(1, 8, 1), batch(7), sinks=("one", "two", "three")),)
+    theirs = (Prepared(1, Fence(1, 8, 1), taking(7), sinks=("one", "two", "three")),)
     drawn = ("one", "two", "three")
     done = frozenset({"two"})
-    play = Play(
-        incarnation=2, sinks=drawn, committed=7, committed_batch=batch(6), prepared=theirs, sinks_done=done
-    ).join("a", "b")
+    play = Play(incarnation=2, sinks=drawn, committed=7, ranges=taking(6), prepared=theirs, sinks_done=done).join(
+        "a", "b"
+    )
     play.offer(7).run()
     assert [(one.sink, one.last) for one in play.asked_for(RunSink)] == [("one", False), ("three", True)]
     play.forget().commit(8)
@@ -179,10 +175,8 @@ def test_after_a_restart_a_sink_that_is_known_to_have_the_epoch_does_not_get_it_
 
 
 def test_an_epoch_goes_to_the_sinks_that_its_prepare_names_whatever_the_job_draws_by_now() -> None:
-    theirs = (Prepared(1, Fence(1, 8, 1), batch(7), sinks=("removed", "stays")),)
-    play = Play(incarnation=2, sinks=("new", "stays"), committed=7, committed_batch=batch(6), prepared=theirs).join(
-        "a", "b"
-    )
+    theirs = (Prepared(1, Fence(1, 8, 1), taking(7), sinks=("removed", "stays")),)
+    play = Play(incarnation=2, sinks=("new", "stays"), committed=7, ranges=taking(6), prepared=theirs).join("a", "b")
     play.offer(7).run()
     assert [one.sink for one in play.asked_for(RunSink)] == ["stays", "removed"], "whether it can is the shell's to say"
     assert play.asked[-1] == FinishBatch(batch(7), 8)
@@ -192,7 +186,7 @@ def test_an_epoch_goes_to_the_sinks_that_its_prepare_names_whatever_the_job_draw
 
 def test_whoever_loses_the_prepare_gives_the_epoch_to_the_winners_sinks() -> None:
     play = ready(sinks=("one", "two")).offer(0).run(until=StorePrepare)
-    won = Prepared(1, Fence(1, 1, 1), batch(0), sinks=("two",))
+    won = Prepared(1, Fence(1, 1, 1), taking(0), sinks=("two",))
     play.tell(PrepareStored(play.take(StorePrepare).id, won))
     play.run()
     assert [one.sink for one in play.asked_for(RunSink)] == ["two"]
@@ -221,7 +215,7 @@ def test_an_offer_doubled_while_the_epoch_runs_gets_one_answer() -> None:
     ],
 )
 def test_only_the_successor_is_taken(offered: object, reason: Refusal, words: str) -> None:
-    play = ready(committed=7, committed_batch=batch(2))
+    play = ready(committed=7, ranges=taking(2))
     assert play.tell(BatchOffered(offered)) == [RefuseBatch(offered, reason, 7, batch(2), False)]
     error = play.asked[-1].error()
     assert isinstance(error, StoreError)
@@ -241,7 +235,7 @@ def test_only_the_successor_is_taken(offered: object, reason: Refusal, words: st
     ],
 )
 def test_a_prepared_epoch_is_of_one_batch_for_ever(offered: object, reason: Refusal) -> None:
-    play = Play(incarnation=2, prepared=(Prepared(1, Fence(1, 1, 1), batch(0)),)).join("a", "b").run()
+    play = Play(incarnation=2, prepared=(Prepared(1, Fence(1, 1, 1), taking(0)),)).join("a", "b").run()
     assert play.tell(BatchOffered(offered)) == [RefuseBatch(offered, reason, 0, batch(0), True)]
     assert play.asked[-1].error().what
 
@@ -250,7 +244,7 @@ def test_an_empty_store_takes_any_query_but_only_from_its_beginning() -> None:
     play = ready()
     assert play.tell(BatchOffered(batch(5))) == [RefuseBatch(batch(5), Refusal.GAP, 0, None, False)]
     assert "this store is empty" in play.asked[-1].error().what
-    assert play.tell(BatchOffered(batch(0, query="any"))) == [RunIntake(Fence(1, 1, 1), 1, batch(0, query="any"))]
+    assert play.tell(BatchOffered(batch(0, query="any"))) == [RunIntake(Fence(1, 1, 1), 1, taking(0, query="any"))]
 
 
 # -------------------------------------------------------------------------- failures, and offered again
@@ -259,7 +253,7 @@ def test_an_empty_store_takes_any_query_but_only_from_its_beginning() -> None:
 def test_a_failed_intake_fails_the_batch_and_the_next_try_has_a_higher_fence() -> None:
     play = ready().offer(0)
     assert play.tell(Failed(play.take(RunIntake).id, BOOM)) == [FailBatch(batch(0), BOOM)]
-    assert play.tell(BatchOffered(batch(0))) == [RunIntake(Fence(1, 1, 2), 1, batch(0))]
+    assert play.tell(BatchOffered(batch(0))) == [RunIntake(Fence(1, 1, 2), 1, taking(0))]
     assert play.run().asked[-1] == FinishBatch(batch(0), 1)
 
 
@@ -288,10 +282,10 @@ def test_a_batch_that_nobody_wants_any_more_fails_and_so_does_its_job(at: type) 
     job = play.take(at)
     assert play.master.awaits(job)
     assert play.master.in_flight(1)
-    assert play.tell(BatchUnwanted(BOOM)) == [FailBatch(batch(0), BOOM)]
+    assert play.tell(EpochUnwanted(BOOM)) == [FailBatch(batch(0), BOOM)]
     assert not play.master.awaits(job), "the shell cancels it"
     assert not play.master.in_flight(1), "nobody will read what it puts out"
-    assert play.tell(BatchUnwanted(BOOM)) == [], "once is enough"
+    assert play.tell(EpochUnwanted(BOOM)) == [], "once is enough"
     assert play.tell(success(job)) == []
     assert play.forget().offer(0).run().asked[-1] == FinishBatch(batch(0), 1)
 
@@ -299,11 +293,11 @@ def test_a_batch_that_nobody_wants_any_more_fails_and_so_does_its_job(at: type) 
 def test_what_is_being_stored_of_an_unwanted_batch_counts() -> None:
     play = ready().offer(0).run(until=StoreCommit)
     commit = play.take(StoreCommit)
-    play.tell(BatchUnwanted(BOOM))
+    play.tell(EpochUnwanted(BOOM))
     play.tell(success(commit))
     assert play.master.committed == 1
     assert play.tell(BatchOffered(batch(0))) == [FinishBatch(batch(0), 1)]
-    assert play.tell(BatchUnwanted(BOOM)) == [], "there is none"
+    assert play.tell(EpochUnwanted(BOOM)) == [], "there is none"
 
 
 def test_a_prepare_that_failed_but_was_stored_keeps_its_content() -> None:
@@ -311,14 +305,14 @@ def test_a_prepare_that_failed_but_was_stored_keeps_its_content() -> None:
     play.tell(Failed(play.take(StorePrepare).id, BOOM))
     play.offer(0).run(until=StorePrepare)
     again = play.take(StorePrepare)
-    play.tell(PrepareStored(again.id, Prepared(1, Fence(1, 1, 1), batch(0))))
+    play.tell(PrepareStored(again.id, Prepared(1, Fence(1, 1, 1), taking(0))))
     assert play.run().asked[-1] == FinishBatch(batch(0), 1)
 
 
 def test_a_commit_that_failed_is_stored_again() -> None:
     play = ready().offer(0).run(until=StoreCommit)
     assert play.tell(Failed(play.take(StoreCommit).id, BOOM)) == [FailBatch(batch(0), BOOM)]
-    assert play.tell(BatchOffered(batch(0))) == [StoreCommit(Fence(1, 1, 2), batch(0))]
+    assert play.tell(BatchOffered(batch(0))) == [StoreCommit(Fence(1, 1, 2), taking(0))]
 
 
 def test_applying_that_raises_is_undone_everywhere_before_the_batch_fails() -> None:
@@ -511,7 +505,7 @@ def test_a_look_that_finds_a_successor_stops_the_master(at: type) -> None:
 
 def test_whoever_loses_the_prepare_goes_on_with_the_winners_content() -> None:
     play = ready(incarnation=2).offer(0).run(until=StorePrepare)
-    play.tell(PrepareStored(play.take(StorePrepare).id, Prepared(1, Fence(1, 1, 4), batch(0))))
+    play.tell(PrepareStored(play.take(StorePrepare).id, Prepared(1, Fence(1, 1, 4), taking(0))))
     play.run(until=StoreCommit)
     play.tell(CommitStored(play.take(StoreCommit).id, Fence(1, 1, 4), batch(0)))
     assert play.asked[-1] == FinishBatch(batch(0), 1)
@@ -519,7 +513,7 @@ def test_whoever_loses_the_prepare_goes_on_with_the_winners_content() -> None:
 
 def test_whoever_loses_the_prepare_to_a_successor_stops() -> None:
     play = ready().offer(0).run(until=StorePrepare)
-    theirs = PrepareStored(play.take(StorePrepare).id, Prepared(1, Fence(2, 1, 1), batch(0)))
+    theirs = PrepareStored(play.take(StorePrepare).id, Prepared(1, Fence(2, 1, 1), taking(0)))
     assert play.tell(theirs) == [Stop("incarnation 2 has taken over from 1", 2)]
 
 
@@ -531,14 +525,14 @@ def test_whoever_loses_the_commit_to_a_successor_stops() -> None:
 
 def test_a_prepare_lost_to_another_batch_refuses_ours() -> None:
     play = ready(incarnation=2).offer(0, "ours").run(until=StorePrepare)
-    theirs = PrepareStored(play.take(StorePrepare).id, Prepared(1, Fence(1, 1, 1), batch(0, "theirs")))
+    theirs = PrepareStored(play.take(StorePrepare).id, Prepared(1, Fence(1, 1, 1), taking(0, "theirs")))
     ours, known = batch(0, "ours"), batch(0, "theirs")
     assert play.tell(theirs) == [RefuseBatch(ours, Refusal.OTHER_OFFSETS, 0, known, True)]
     assert play.offer(0, "theirs").run().asked[-1] == FinishBatch(known, 1)
 
 
 def test_a_start_that_finds_a_successors_prepare_stops_at_once() -> None:
-    play = Play(prepared=(Prepared(1, Fence(2, 1, 1), batch(0)),))
+    play = Play(prepared=(Prepared(1, Fence(2, 1, 1), taking(0)),))
     assert [type(one) for one in play.asked] == [Stop]
 
 
@@ -573,7 +567,7 @@ def test_later_restores_start_from_the_newest_complete_checkpoint() -> None:
 
 
 def test_the_checkpoint_found_at_start_is_the_second_newest_after_the_next() -> None:
-    play = ready(incarnation=2, committed=4, committed_batch=batch(3), checkpoint=3, checkpoint_every=2).commit(4)
+    play = ready(incarnation=2, committed=4, ranges=taking(3), checkpoint=3, checkpoint_every=2).commit(4)
     assert play.asked_for(CutLog) == [CutLog(Fence(2, 6, 0), 3)]
 
 
@@ -650,7 +644,7 @@ def test_an_answer_of_the_wrong_kind_tells_the_story() -> None:
     play = ready().offer(0)
     with pytest.raises(Impossible, match=r"Applied does not answer RunIntake") as caught:
         play.tell(Applied(play.take(RunIntake).id))
-    assert "→ BatchOffered(batch=Batch(query_id='q', batch_id=0" in caught.value.story
+    assert "→ EpochWanted(ranges={'source': Batch(query_id='q', batch_id=0" in caught.value.story
     assert "← RunIntake(" in caught.value.story
     assert not play.master.handle(BatchOffered(batch(0)))  # nothing is asked for any more
 

@@ -8,7 +8,8 @@ from master_kit import Play, batch
 
 from holdfast.errors import ContainerError
 from holdfast.log.records import Fence
-from holdfast.master.events import BatchOffered, Clock, ContainerLost, Failed, ReadySeen, ShardsSaved
+from holdfast.master.events import Clock, ContainerLost, Failed, ReadySeen, ShardsSaved
+from holdfast.master.feed import BatchOffered
 from holdfast.master.instructions import Activate, Gather, Instruction, Restore, RunIntake, SaveShards, TellPeople
 from holdfast.master.readies import PATIENCE_SECONDS
 from holdfast.master.saving import AGAIN_SECONDS

@@ -18,10 +18,9 @@ from holdfast.container.client import Address
 from holdfast.container.ring import Ring, RingTerms
 from holdfast.errors import ContainerError
 from holdfast.log.ledger import Ledger
-from holdfast.log.records import Fence
+from holdfast.log.records import FEED, Batch, Fence
 from holdfast.log.segment import Segment, SegmentWriter
 from holdfast.log.store import Store
-from holdfast.master import events as ev
 from holdfast.master import instructions as do
 from holdfast.master.operations import KEPT, Operation
 from holdfast.spark import intake, performing
@@ -99,7 +98,7 @@ def test_a_prepare_does_not_grow_with_the_number_of_tasks(tmp_path: Path, monkey
     monkeypatch.setattr(performing, "INLINE_BYTES", 3 * tags[0].nbytes)
     ledger = Ledger(Store(str(tmp_path)), "main")
     performer = Performer(ledger, 1, lambda: None, History())  # type: ignore[arg-type, return-value]
-    asked = do.StorePrepare(Fence(1, 1, 1), 1, ev.Batch("q", 0, "o"), tags)
+    asked = do.StorePrepare(Fence(1, 1, 1), 1, {FEED: Batch("q", 0, "o")}, tags)
     attachments: list[bytes] = []
     refs = performer._refs(asked, attachments)
     assert [ref.inline for ref in refs] == [0, 1, 2, *[None] * 7]

@@ -12,9 +12,8 @@ import pytest
 from holdfast.errors import CorruptionError
 from holdfast.log.ledger import Ledger
 from holdfast.log.mending import COMMITTED, checksum_name, checksums
-from holdfast.log.records import Commit, Fence, Prepare
+from holdfast.log.records import FEED, Batch, Commit, Fence, Prepare
 from holdfast.log.store import Store
-from holdfast.master.events import Batch
 from holdfast.spark import notes
 from holdfast.spark.notes import SparkNotes
 from holdfast.spark.settling import Settled
@@ -45,7 +44,9 @@ class Checkpoint:
 
     def prepare(self, epoch: int, batch: int, tick: int = 0) -> dict[str, bytes]:
         carried, files = self.notes.carry(Batch("q", batch, "", tick))
-        made = Prepare(Fence(1, epoch, 0), 1, "q", batch, "", (), 0, tick=tick, spark=carried, attachments=tuple(files))
+        made = Prepare(
+            Fence(1, epoch, 0), 1, {FEED: Batch("q", batch, "", tick)}, (), 0, spark=carried, attachments=tuple(files)
+        )
         return self.ledger.put_prepare(made).carried()
 
     def names(self, epoch: int) -> tuple[str, ...]:
@@ -56,7 +57,7 @@ class Checkpoint:
         return prepare.spark.names
 
     def commit(self, epoch: int, batch: int) -> None:
-        self.ledger.put_commit(Commit(Fence(1, epoch, 0), "q", batch, ""))
+        self.ledger.put_commit(Commit(Fence(1, epoch, 0), {FEED: Batch("q", batch, "")}))
         self.write(f"commits/{batch}", COMMITTED)
 
     def again(self) -> SparkNotes:
@@ -186,7 +187,7 @@ def test_what_prepares_carried_is_safe_before_they_are_gone(checkpoint: Checkpoi
 
 def test_a_store_of_an_older_holdfast_is_left_alone(checkpoint: Checkpoint) -> None:
     checkpoint.plan(0)
-    checkpoint.ledger.put_prepare(Prepare(Fence(1, 1, 0), 1, "q", 0, "", (), 0))
+    checkpoint.ledger.put_prepare(Prepare(Fence(1, 1, 0), 1, {FEED: Batch("q", 0, "")}, (), 0))
     (checkpoint.spark / "offsets/0").write_bytes(b"")
     before = checkpoint.files()
     assert checkpoint.again().mend() is None

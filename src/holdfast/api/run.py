@@ -22,7 +22,7 @@ from holdfast.api.waiting import Waiter, interruptible, is_gone
 from holdfast.errors import ContainerError, FencedError, HoldfastError, PlanError, SparkError, StoreError
 from holdfast.invariants import some
 from holdfast.log.ledger import Ledger
-from holdfast.log.records import JobFile
+from holdfast.log.records import Batch, JobFile
 from holdfast.master import events as ev
 from holdfast.master.autoscaling import Autoscale, PerExecutor
 from holdfast.spark import tokens
@@ -307,13 +307,13 @@ class Run:
     def _query(self) -> StreamingQuery:
         return some(self.query, "the query starts with the run")
 
-    def _batch(self, batch_id: int) -> ev.Batch:
+    def _batch(self, batch_id: int) -> Batch:
         """Which micro-batch this is, by Spark's own files: the query's id and the offsets written before it ran."""
         notes = self._shell.notes
         if not self._query_id:
             self._query_id = json.loads(notes.metadata())["id"]
         _version, _settings, *offsets = notes.offsets(batch_id).decode().splitlines()
-        return ev.Batch(self._query_id, batch_id, " ".join(offsets))
+        return Batch(self._query_id, batch_id, " ".join(offsets))
 
     def _observed(self) -> dict[str, int]:
         self._query_started.wait()

@@ -227,12 +227,11 @@ def _begin(run: Run, incarnation: int, options: Options) -> None:
         if found is None:
             break
         ledger.refuse_former_graph(found)
-        batch = ev.Batch(found.query_id, found.batch_id, found.offsets, found.tick)
         if level == 1:
             given = tuple(name for name in found.given_to(counters) if name not in dropped)
             if gone := [name for name in given if name not in drawn]:
                 raise sink_is_gone(gone, committed + 1)
-        prepared.append(ev.Prepared(level, found.fence, batch, given))
+        prepared.append(ev.Prepared(level, found.fence, found.ranges, given))
     _take_folders(run, committed, counters, given)
     manifests = ledger.manifests(shell.history.corrupt)
     routing = ledger.last_routing()
@@ -247,7 +246,7 @@ def _begin(run: Run, incarnation: int, options: Options) -> None:
             from_copies=not isinstance(options.way_back, FromStore),
             by_ring=isinstance(options.way_back, Star | Line | Tree | Auto),
             committed=committed,
-            committed_batch=ev.Batch(commit.query_id, commit.batch_id, commit.offsets, commit.tick) if commit else None,
+            ranges=commit.ranges if commit else {},
             prepared=tuple(prepared),
             sinks_done=ledger.taken(committed + 1, given),
             routing=ev.Routing(routing.version, tuple(routing.owners)) if routing else None,

@@ -178,7 +178,9 @@ class Upgrade:
             spark = f"{SPARK}-{version}-{incarnation}"
             if self._ledger.section.exists(f"{self._ledger.spark}/metadata"):
                 commit = self._ledger.last_committed()
-                done = commit.batch_id if commit else -1  # where reading begins may be noted before the first epoch
+                done = (
+                    commit.batch.batch_id if commit else -1
+                )  # where reading begins may be noted before the first epoch
                 rebase(self._ledger.section, self._ledger.spark, spark, *self._places, done)
         graph = GraphFile(
             version=version,

@@ -199,7 +199,7 @@ def _lost_segment(prepare: Prepare, ref: SegmentRef, cause: StoreError) -> Corru
     where = ref.name or f"{prepare.file} (inline rows)"
     return CorruptionError(
         f"The rows of epoch {prepare.fence.epoch} in {where} cannot be read: {cause.what} "
-        f"They are the rows of source offsets {prepare.offsets}.",
+        f"They are the rows of source offsets {prepare.batch.offsets}.",
         safe="Nothing was skipped and nothing was changed; other epochs and checkpoints are not touched.",
         todo="Bring the file back from a copy of the store, or start with a new store and read these offsets again.",
     )

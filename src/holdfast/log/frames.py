@@ -27,7 +27,7 @@ from holdfast.invariants import invariant
 from holdfast.log.files import Part
 from holdfast.log.store import Store
 
-FORMAT = 2
+FORMAT = 3
 """The format of all files of a store. It grows when an older Holdfast could no longer read what is new."""
 
 _HEAD = struct.Struct("<8sI4s")

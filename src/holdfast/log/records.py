@@ -12,14 +12,16 @@ import hashlib
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from holdfast.errors import CorruptionError
 from holdfast.log.frames import FORMAT, FrameFile, FrameWriter, newer_format
 
 __all__ = [
+    "FEED",
     "FORMAT",
+    "Batch",
     "Carried",
     "Commit",
     "Fence",
@@ -29,6 +31,7 @@ __all__ = [
     "Mark",
     "Owner",
     "Prepare",
+    "Ranges",
     "Routing",
     "SegmentRef",
     "Taken",
@@ -51,6 +54,27 @@ class Fence:
     incarnation: int
     epoch: int
     attempt: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What an epoch takes of a Spark query: one of its micro-batches, or the ``tick``-th epoch without rows after it."""
+
+    query_id: str
+    batch_id: int
+    offsets: str
+    """The source offsets, or a digest of them."""
+    tick: int = 0
+
+    def done_by(self, committed: Batch | None) -> bool:
+        """Nothing is left to do for this one once that one is committed."""
+        return committed is not None and self == replace(committed, tick=self.tick) and self.tick <= committed.tick
+
+
+Ranges = Mapping[str, Batch]
+"""Stream → what an epoch takes of it. What comes next in a stream is the business of its feed."""
+FEED = "source"
+"""The stream of all that the job reads: one Spark query."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +111,7 @@ class Prepare:
 
     fence: Fence
     level: int
-    query_id: str
-    batch_id: int
-    offsets: str
+    ranges: Ranges
     segments: tuple[SegmentRef, ...]  # in partition order
     clock: int  # ms
     times: dict[str, int] = field(default_factory=dict)  # largest event times so far, µs
@@ -98,7 +120,6 @@ class Prepare:
     functions: dict[str, int] = field(default_factory=dict)
     routing: int = 0
     sinks: dict[str, int] = field(default_factory=dict)
-    tick: int = 0  # an epoch without rows, the so-manieth after its batch
     graph: int = 0  # the version of the graph in whose terms it is
     spark: Carried | None = None  # of level 1
     attachments: tuple[bytes, ...] = ()
@@ -111,6 +132,10 @@ class Prepare:
     def file(self) -> str:
         return self.file_of(self.fence.epoch, self.level)
 
+    @property
+    def batch(self) -> Batch:
+        return self.ranges[FEED]
+
     def given_to(self, before: Mapping[str, int]) -> tuple[str, ...]:
         """The sinks that get this epoch: those that count on from ``before``, the numbers as the last epoch left them.
         Others keep their number for the day they come back."""
@@ -119,6 +144,7 @@ class Prepare:
     def to_bytes(self) -> bytes:
         said = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "attachments"}
         said |= {"fence": asdict(self.fence), "segments": [asdict(ref) for ref in self.segments]}
+        said["ranges"] = _ranges_to(self.ranges)
         said["spark"] = asdict(self.spark) if self.spark else None
         return _pack(b"prep", said, self.attachments)
 
@@ -126,6 +152,7 @@ class Prepare:
     def from_bytes(cls, data: bytes, name: str) -> Prepare:
         said, attachments = _unpack(data, name, b"prep")
         said["fence"] = Fence(**said["fence"])
+        said["ranges"] = _ranges_from(said)
         said["segments"] = tuple(SegmentRef(**(ref | {"partial": tuple(ref["partial"])})) for ref in said["segments"])
         if spark := said.get("spark"):
             said["spark"] = Carried(**(spark | {"names": tuple(spark["names"])}))
@@ -192,10 +219,7 @@ class Commit:
     """That an epoch is done."""
 
     fence: Fence
-    query_id: str
-    batch_id: int
-    offsets: str
-    tick: int = 0
+    ranges: Ranges
 
     @staticmethod
     def file_of(epoch: int) -> str:
@@ -205,13 +229,17 @@ class Commit:
     def file(self) -> str:
         return self.file_of(self.fence.epoch)
 
+    @property
+    def batch(self) -> Batch:
+        return self.ranges[FEED]
+
     def to_bytes(self) -> bytes:
-        return _pack(b"cmit", asdict(self))
+        return _pack(b"cmit", {"fence": asdict(self.fence), "ranges": _ranges_to(self.ranges)})
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> Commit:
         said, _ = _unpack(data, name, b"cmit")
-        return cls(**(said | {"fence": Fence(**said["fence"])}))
+        return cls(Fence(**said["fence"]), _ranges_from(said))
 
 
 @dataclass(frozen=True)
@@ -368,6 +396,17 @@ class GraphFile:
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> GraphFile:
         return cls(**_from_json(data, name))
+
+
+def _ranges_to(ranges: Ranges) -> dict[str, Any]:
+    return {stream: asdict(batch) for stream, batch in ranges.items()}
+
+
+def _ranges_from(said: dict[str, Any]) -> Ranges:
+    """Up to format 2 a file spoke of its batch as if there were nothing else to take in."""
+    if "ranges" in said:
+        return {stream: Batch(**batch) for stream, batch in said["ranges"].items()}
+    return {FEED: Batch(*(said.pop(name) for name in ("query_id", "batch_id", "offsets")), said.pop("tick", 0))}
 
 
 def _to_json(said: dict[str, Any]) -> bytes:

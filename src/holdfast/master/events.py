@@ -12,25 +12,10 @@ instruction to that container needs no answer any more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from holdfast.log.records import Fence
+from holdfast.log.records import Fence, Ranges
 from holdfast.safety.policies import Terms
-
-
-@dataclass(frozen=True)
-class Batch:
-    """One micro-batch of a Spark query, or the ``tick``-th epoch without rows after it."""
-
-    query_id: str
-    batch_id: int
-    offsets: str
-    """The source offsets, or a digest of them."""
-    tick: int = 0
-
-    def done_by(self, committed: Batch | None) -> bool:
-        """Nothing is left to do for this one once that one is committed."""
-        return committed is not None and self == replace(committed, tick=self.tick) and self.tick <= committed.tick
 
 
 @dataclass(frozen=True)
@@ -39,7 +24,7 @@ class Prepared:
 
     level: int
     fence: Fence
-    batch: Batch
+    ranges: Ranges
     sinks: tuple[str, ...] | None = None
     """Who gets the epoch, whatever the job draws by now. None: all sinks of the job."""
 
@@ -82,7 +67,8 @@ class Started(Event):
     by_ring: bool = False
     """The ring brings lost slices back by itself: they have no owner until somebody has them ready."""
     committed: int = 0
-    committed_batch: Batch | None = None
+    ranges: Ranges = field(default_factory=dict)
+    """What the last committed epoch took of each stream."""
     prepared: tuple[Prepared, ...] = ()
     """The levels of epoch ``committed + 1`` that are prepared already, from level 1 on."""
     sinks_done: frozenset[str] = frozenset()
@@ -109,17 +95,22 @@ class ContainerLost(Event):
 
 
 @dataclass(frozen=True)
-class BatchOffered(Event):
-    """Spark called ``foreachBatch`` and waits for FinishBatch, RefuseBatch, FailBatch or Stop."""
+class EpochWanted(Event):
+    """The next epoch shall take these. Whoever wants it waits for EpochDone, EpochFailed or Stop."""
 
-    batch: Batch
+    ranges: Ranges
 
 
 @dataclass(frozen=True)
-class BatchUnwanted(Event):
-    """Nobody will wait any longer for the batch that is offered: it fails with this."""
+class EpochUnwanted(Event):
+    """Nobody will wait any longer for the epoch in flight: it fails with this."""
 
     error: Exception = field(compare=False)
+
+
+@dataclass(frozen=True)
+class DoneWanted(Event):
+    """Somebody waits for EpochDone of the committed epoch, which it has already had, or its predecessor."""
 
 
 @dataclass(frozen=True)
@@ -261,10 +252,10 @@ class SinkDone(Answer):
 
 @dataclass(frozen=True)
 class CommitStored(Answer):
-    """``commit e`` is there. ``fence`` and ``batch`` are what the file says: of whoever was first."""
+    """``commit e`` is there. ``fence`` and ``ranges`` are what the file says: of whoever was first."""
 
     fence: Fence
-    batch: Batch
+    ranges: Ranges
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import ClassVar
 
-from holdfast.errors import HoldfastError, StoreError
-from holdfast.log.records import Fence
-from holdfast.master.events import Batch, Pack, Routing
+from holdfast.log.records import Fence, Ranges
+from holdfast.master.events import Pack, Routing
 
 
 @dataclass(frozen=True)
@@ -148,7 +146,7 @@ class RunIntake(Instruction):
 
     fence: Fence
     level: int
-    batch: Batch
+    ranges: Ranges
 
 
 @dataclass(frozen=True)
@@ -158,7 +156,7 @@ class StorePrepare(Instruction):
     looks = True
     fence: Fence
     level: int
-    batch: Batch
+    ranges: Ranges
     tags: tuple[object, ...]
 
 
@@ -192,72 +190,41 @@ class StoreCommit(Instruction):
 
     looks = True
     fence: Fence
-    batch: Batch
+    ranges: Ranges
 
 
 @dataclass(frozen=True)
-class FinishBatch(Instruction):
-    """The batch is committed as ``epoch``: return to Spark."""
+class ToFeed(Instruction):
+    """What whoever brings the ranges hears of them."""
 
     answered = False
-    batch: Batch
+
+
+@dataclass(frozen=True)
+class EpochPrepared(ToFeed):
+    """The epoch in flight takes these, whoever finishes it, whatever was wanted."""
+
+    ranges: Ranges
+
+
+@dataclass(frozen=True)
+class EpochCommitted(ToFeed):
+    ranges: Ranges
     epoch: int
 
 
 @dataclass(frozen=True)
-class FailBatch(Instruction):
-    """Raise inside ``foreachBatch``, and cancel the intake or sink that may still run for it.
+class EpochDone(ToFeed):
+    """The epoch is committed, and nothing keeps the next one from beginning."""
 
-    Spark decides whether to offer the batch again.
-    """
-
-    answered = False
-    batch: Batch
-    error: Exception = field(compare=False)
-
-
-class Refusal(Enum):
-    """Why a batch is not the one that comes next."""
-
-    OTHER_QUERY = "other query"
-    OTHER_OFFSETS = "other offsets"
-    GAP = "gap"
+    epoch: int
 
 
 @dataclass(frozen=True)
-class RefuseBatch(Instruction):
-    """Raise ``error()`` inside ``foreachBatch``. Nothing was written for this batch."""
+class EpochFailed(ToFeed):
+    """The epoch that was wanted is given up: an intake or sink that may still run for it is of no use any more."""
 
-    answered = False
-    batch: Batch
-    reason: Refusal
-    committed: int
-    known: Batch | None
-    """What the store holds: the batch prepared as ``committed + 1`` or, if none is, the last committed."""
-    prepared: bool
-
-    def error(self) -> HoldfastError:
-        known, next_epoch = self.known, self.committed + 1
-        offered = f"Spark offers batch {self.batch.batch_id} of query {self.batch.query_id}"
-        if known is None:
-            what = f"{offered}, but this store is empty: the rows of the batches before it are not in it."
-            todo = "Start with the Spark checkpoint that belongs to this store, or with both of them new."
-        elif self.reason is Refusal.OTHER_QUERY:
-            what = f"{offered}, but this store belongs to query {known.query_id} (batch {known.batch_id})."
-            todo = "Start with the Spark checkpoint that belongs to this store, or with a new store."
-        elif self.reason is Refusal.OTHER_OFFSETS:
-            epoch = next_epoch if self.prepared else self.committed
-            what = (
-                f"{offered} with offsets {self.batch.offsets}, but epoch {epoch} of this store was made of "
-                f"that batch with offsets {known.offsets}."
-            )
-            todo = "Bring Spark's own checkpoint (its offsets folder) back as it was."
-        else:
-            wanted = known.batch_id if self.prepared else known.batch_id + 1
-            what = f"{offered}, but the next one for this store is batch {wanted} (epoch {next_epoch})."
-            todo = "Start the job again; if it stays, Spark's checkpoint and this store do not belong together."
-        safe = f"Everything up to epoch {self.committed}; nothing was written."
-        return StoreError(what, safe=safe, todo=todo)
+    error: Exception = field(compare=False)
 
 
 @dataclass(frozen=True)

@@ -16,16 +16,13 @@ from typing import NoReturn
 
 from holdfast.errors import ContainerError
 from holdfast.invariants import Impossible, invariant, some
-from holdfast.log.records import Fence
+from holdfast.log.records import Fence, Ranges
 from holdfast.master.checkpointing import Checkpointing
 from holdfast.master.elastic import Elastic, Moment
 from holdfast.master.events import (
     Activated,
     Answer,
     Applied,
-    Batch,
-    BatchOffered,
-    BatchUnwanted,
     CheckpointWanted,
     CheckpointWritten,
     Clock,
@@ -34,7 +31,10 @@ from holdfast.master.events import (
     ContainerLost,
     CopiesSent,
     Demoted,
+    DoneWanted,
     Dropped,
+    EpochUnwanted,
+    EpochWanted,
     Event,
     Failed,
     IntakeDone,
@@ -54,14 +54,16 @@ from holdfast.master.events import (
     Started,
     Undone,
 )
-from holdfast.master.flight import Flight, check_instructions, refuse
+from holdfast.master.flight import Flight, check_instructions
 from holdfast.master.instructions import (
     Activate,
     Apply,
     Demote,
     DropCopies,
-    FailBatch,
-    FinishBatch,
+    EpochCommitted,
+    EpochDone,
+    EpochFailed,
+    EpochPrepared,
     Forget,
     Gather,
     Instruction,
@@ -129,10 +131,12 @@ class Master(View):
                 elastic.join(container, host)
             case ContainerLost(container):
                 self._lose(container)
-            case BatchOffered(batch):
-                self._offer(batch)
-            case BatchUnwanted(error):
+            case EpochWanted(ranges):
+                self._want(ranges)
+            case EpochUnwanted(error):
                 self._fail(error)
+            case DoneWanted():
+                self._finish = EpochDone(self.committed)
             case ScaleWanted():
                 elastic.scale(event)
             case MoveWanted():
@@ -153,14 +157,14 @@ class Master(View):
 
     def _start(self, job: Started) -> None:
         invariant(not self._started, "Started twice")
-        invariant((job.committed == 0) == (job.committed_batch is None), "commits without a batch")
+        invariant((job.committed == 0) == (not job.ranges), "commits of nothing")
         invariant(job.checkpoint <= job.committed, "a checkpoint of an epoch that is not committed")
         invariant([p.level for p in job.prepared] == [*range(1, len(job.prepared) + 1)], "prepared levels with a hole")
-        invariant(len({p.batch for p in job.prepared}) <= 1, "levels of one epoch prepared for several batches")
+        invariant(all(p.ranges == job.prepared[0].ranges for p in job.prepared), "levels of one epoch prepared unlike")
         invariant(len(job.prepared) <= job.levels, "more levels prepared than there are")
         self._job, self._started = job, True
         self._asking.incarnation = job.incarnation
-        self.committed, self._committed_batch = job.committed, job.committed_batch
+        self.committed = job.committed
         self._progress = Progress(job.slices, job.levels)
         self._elastic = Elastic(job, self._progress, self._asking)
         self._routing_version = self._routing_stored = job.routing.version if job.routing else 0
@@ -169,7 +173,7 @@ class Master(View):
             if content.fence.incarnation > job.incarnation:
                 return self._stop(content.fence.incarnation)
         if job.prepared:
-            self._flight = Flight(job.prepared[0].batch, list(job.prepared), sinks_done=set(job.sinks_done))
+            self._flight = Flight(job.prepared[0].ranges, list(job.prepared), sinks_done=set(job.sinks_done))
         return None
 
     def _lose(self, container: str) -> None:
@@ -195,22 +199,19 @@ class Master(View):
                 )
             )
 
-    def _offer(self, batch: Batch) -> None:
+    def _want(self, ranges: Ranges) -> None:
         flight = self._flight
-        if batch.done_by(self._committed_batch):
-            self._finish = FinishBatch(batch, self.committed)
-        elif flight and flight.waiting and batch == flight.batch:
-            pass  # doubled: it gets its answer when the epoch has one
-        elif refusal := refuse(batch, flight, self.committed, self._committed_batch):
-            self._asking.ask(refusal)
-        else:
-            if flight is None:
-                flight = self._flight = Flight(batch)
-            flight.batch, flight.waiting, flight.losses = batch, True, 0
-            self._attempt += 1
-            self._progress.try_broken_again()
-            if self._routing_stored < self._routing_version and not self._asking.awaits(StoreRouting):
-                self._asking.ask(StoreRouting(self.fence, self.routing))
+        if flight and (flight.waiting or flight.prepared):
+            invariant(ranges == flight.ranges, f"{ranges} are wanted while {flight.ranges} are in flight")
+        if flight and flight.waiting:
+            return  # doubled: it is answered when the epoch is over
+        if flight is None:
+            flight = self._flight = Flight(ranges)
+        flight.ranges, flight.waiting, flight.losses = ranges, True, 0
+        self._attempt += 1
+        self._progress.try_broken_again()
+        if self._routing_stored < self._routing_version and not self._asking.awaits(StoreRouting):
+            self._asking.ask(StoreRouting(self.fence, self.routing))
 
     # ---------------------------------------------------------------------------------------------- answers
 
@@ -228,8 +229,8 @@ class Master(View):
             case Activate(epoch=epoch), Activated():
                 progress.finish(self._owned(instruction), event.to, progress.at(epoch))
                 elastic.activated(instruction)
-            case RunIntake(fence=fence, level=level, batch=batch), IntakeDone(tags=tags):
-                self._step(StorePrepare(fence, level, batch, tags))
+            case RunIntake(fence=fence, level=level, ranges=ranges), IntakeDone(tags=tags):
+                self._step(StorePrepare(fence, level, ranges, tags))
             case StorePrepare(), PrepareStored(content=content):
                 self._prepared(instruction, content)
             case Apply(fence=fence, level=level), Applied(digests=digests):
@@ -241,8 +242,8 @@ class Master(View):
             case RunSink(sink=sink), SinkDone():
                 flight = some(flight, f"sink {sink} of no epoch")
                 flight.sinks_done.add(sink)
-            case StoreCommit(), CommitStored(fence=fence, batch=batch):
-                self._commit(instruction, fence, batch)
+            case StoreCommit(), CommitStored(fence=fence, ranges=ranges):
+                self._commit(instruction, fence, ranges)
             case SendCopies(), CopiesSent():
                 elastic.sent(instruction, event)
             case SaveShards(), ShardsSaved():
@@ -302,10 +303,10 @@ class Master(View):
         if flight and flight.waiting and not flight.failure:
             flight.waiting = False
             self._drop_job()
-            self._asking.ask(FailBatch(flight.batch, error))
+            self._asking.ask(EpochFailed(error))
 
     def _drop_job(self) -> None:
-        """Forget the Spark job under way: FailBatch cancels it. What is being stored stays awaited."""
+        """Forget the Spark job under way: EpochFailed cancels it. What is being stored stays awaited."""
         flight = self._flight
         if flight and isinstance(flight.step, RunIntake | RunSink):
             self._asking.pending.pop(flight.step.id, None)
@@ -319,29 +320,29 @@ class Master(View):
         if content.fence.incarnation > self._job.incarnation:
             return self._stop(content.fence.incarnation)
         flight.prepared.append(content)
-        if content.batch != flight.batch:
-            invariant(len(flight.prepared) == 1, "levels of one epoch prepared for several batches")
-            refused, waiting = flight.batch, flight.waiting
-            flight.batch, flight.waiting = content.batch, False
-            if waiting:
-                refusal = refuse(refused, flight, self.committed, self._committed_batch)
-                refusal = some(refusal, "two unlike batches, both welcome")
-                self._asking.ask(refusal)
+        if content.level == 1:
+            self._asking.ask(EpochPrepared(content.ranges))
+        if content.ranges != flight.ranges:  # somebody was first, with others: nobody waits for those
+            invariant(len(flight.prepared) == 1, "levels of one epoch prepared unlike")
+            flight.ranges, flight.waiting = content.ranges, False
         return None
 
-    def _commit(self, ours: StoreCommit, fence: Fence, batch: Batch) -> None:
+    def _commit(self, ours: StoreCommit, fence: Fence, ranges: Ranges) -> None:
         flight = self._flight
         if fence.incarnation > self._job.incarnation:
             return self._stop(fence.incarnation)
         flight = some(flight, "a commit of no epoch")
         invariant(ours.fence.epoch == fence.epoch == self.committed + 1, "committed epochs grow by one")
-        invariant(batch == flight.batch, f"epoch {fence.epoch} was prepared for {flight.batch}, committed for {batch}")
-        self.committed, self._committed_batch = fence.epoch, batch
+        invariant(
+            ranges == flight.ranges, f"epoch {fence.epoch} was prepared of {flight.ranges}, committed of {ranges}"
+        )
+        self.committed = fence.epoch
+        self._asking.ask(EpochCommitted(ranges, self.committed))
         self._flight, self._attempt = None, 0
         self._progress.forget_half_applied()
         self._advance_checkpoint()  # before Spark goes on, so that containers still have this epoch at hand
         if flight.waiting:
-            self._finish = FinishBatch(batch, self.committed)
+            self._finish = EpochDone(self.committed)
         return None
 
     def _stop(self, successor: int) -> None:
@@ -416,11 +417,11 @@ class Master(View):
             return
         if levels < progress.levels:
             if levels or not elastic.moves.stopping:
-                self._step(RunIntake(self.fence, levels + 1, flight.batch))
+                self._step(RunIntake(self.fence, levels + 1, flight.ranges))
         elif left := [sink for sink in flight.sinks(self._job.sinks) if sink not in flight.sinks_done]:
             self._step(RunSink(self.fence, left[0], last=len(left) == 1))
         else:
-            self._step(StoreCommit(self.fence, flight.batch))
+            self._step(StoreCommit(self.fence, flight.ranges))
 
     def _all_applied(self, level: int) -> bool:
         return self._progress.reached(self._progress.at(self.committed, level))

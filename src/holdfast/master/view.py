@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from holdfast.log.records import Fence
 from holdfast.master.asking import Asking
 from holdfast.master.checkpointing import Checkpointing
 from holdfast.master.elastic import Elastic
-from holdfast.master.events import Batch, Routing, Started
+from holdfast.master.events import Routing, Started
 from holdfast.master.flight import Flight
-from holdfast.master.instructions import FinishBatch, Instruction, RunIntake, RunSink, StoreCommit, StorePrepare
+from holdfast.master.instructions import EpochDone, Instruction, RunIntake, RunSink, StoreCommit, StorePrepare
 from holdfast.master.operations import Operation
 from holdfast.master.progress import Progress
 from holdfast.safety.policies import Terms
@@ -21,7 +19,6 @@ class View:
 
     def __init__(self) -> None:
         self.committed = 0
-        self._committed_batch: Batch | None = None
         self._job = Started(0, 1, (), 1, 1, Terms())
         self._started = False
         self._stopped = False
@@ -33,7 +30,7 @@ class View:
         self._routing_version = 0
         self._routing_stored = 0
         self._flight: Flight | None = None
-        self._finish: FinishBatch | None = None
+        self._finish: EpochDone | None = None
         self._attempt = 0
 
     @property
@@ -70,20 +67,6 @@ class View:
     def whole(self) -> bool:
         """Every slice has an owner that has brought it to the committed epoch, or further."""
         return self._progress.reached(self._progress.at(self.committed))
-
-    @property
-    def unfinished_tick(self) -> Batch | None:
-        """An epoch without rows that was prepared and has to be finished before Spark's next batch."""
-        flight = self._flight
-        return flight.batch if flight and flight.prepared and flight.batch.tick else None
-
-    @property
-    def next_tick(self) -> Batch | None:
-        """The epoch without rows that could be begun now."""
-        flight, last = self._flight, self._committed_batch
-        if last is None or (flight and (flight.prepared or flight.waiting)):
-            return None
-        return replace(last, tick=last.tick + 1)
 
     @property
     def settled(self) -> bool:
@@ -123,7 +106,7 @@ class View:
         return instruction.id in self._asking.pending
 
     def in_flight(self, epoch: int) -> bool:
-        """Spark waits for this epoch, and nothing has failed it."""
+        """Somebody waits for this epoch, and nothing has failed it."""
         flight = self._flight
         return flight is not None and flight.waiting and not flight.failure and epoch == self.committed + 1
 

@@ -28,14 +28,12 @@ from holdfast.master.events import (
     RoutingStored,
     Started,
 )
+from holdfast.master.feed import FailBatch, Fed, FinishBatch, RefuseBatch
 from holdfast.master.instructions import (
     CutLog,
     EndContainer,
-    FailBatch,
-    FinishBatch,
     Instruction,
     NeedContainers,
-    RefuseBatch,
     Restore,
     RunIntake,
     RunSink,
@@ -68,6 +66,8 @@ class Driver(Process):
         super().__init__(job.world, f"d{incarnation}")
         self.incarnation = incarnation
         self.master = job.make_master()
+        self._fed = Fed(self.master)
+        self.feed = self._fed.feed
         self.deposed = False
         self.fleet: dict[str, ContainerHost] = {}
         """Those it has a connection to."""
@@ -101,7 +101,7 @@ class Driver(Process):
                 from_copies=job.from_copies,
                 by_ring=job.by_ring,
                 committed=store.committed,
-                committed_batch=store.committed_batch,
+                ranges=store.ranges,
                 prepared=store.prepared(),
                 sinks_done=store.noted(),
                 routing=job.routing,
@@ -129,7 +129,7 @@ class Driver(Process):
             return
         if self.world.tracing and not isinstance(event, Clock):
             self.world.note(self.name, f"→ {text(event)}")
-        for instruction in self.master.handle(event):
+        for instruction in self._fed.handle(event):
             if self.world.tracing:
                 self.world.note(self.name, f"← {text(instruction)}")
             self._perform(instruction)

@@ -17,12 +17,11 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.errors import EpochGone, StoreError
 from holdfast.invariants import Impossible, invariant, some
-from holdfast.log.records import Fence
+from holdfast.log.records import FEED, Batch, Fence, Ranges
 from holdfast.master.events import (
     Activated,
     Answer,
     Applied,
-    Batch,
     CheckpointWritten,
     CommitStored,
     Demoted,
@@ -68,7 +67,7 @@ class Store:
     sinks: tuple[str, ...]
     owner: int = 0
     prepares: dict[tuple[int, int], tuple[Prepared, object]] = field(default_factory=dict)
-    commits: dict[int, tuple[Fence, Batch]] = field(default_factory=dict)
+    commits: dict[int, tuple[Fence, Ranges]] = field(default_factory=dict)
     manifests: dict[int, dict[int, object]] = field(default_factory=dict)
     """Epoch of a checkpoint → slice → the pack it is in."""
     cut: int = 0
@@ -85,8 +84,8 @@ class Store:
         return len(self.commits)
 
     @property
-    def committed_batch(self) -> Batch | None:
-        return self.commits[self.committed][1] if self.commits else None
+    def ranges(self) -> Ranges:
+        return self.commits[self.committed][1] if self.commits else {}
 
     def prepared(self) -> tuple[Prepared, ...]:
         """The levels of the epoch after the committed one that are there."""
@@ -97,14 +96,14 @@ class Store:
     def put_prepare(self, told: StorePrepare) -> PrepareStored:
         epoch, level = told.fence.epoch, told.level
         invariant(level == 1 or (epoch, level - 1) in self.prepares, "a level is prepared before the one below it")
-        ours = Prepared(level, told.fence, told.batch)
+        ours = Prepared(level, told.fence, told.ranges)
         return PrepareStored(told.id, self.prepares.setdefault((epoch, level), (ours, told.tags))[0])
 
     def put_commit(self, told: StoreCommit) -> CommitStored:
         epoch = told.fence.epoch
         invariant(all((sink, epoch) in self.taken for sink in self.sinks), "a commit before its sinks")
         invariant(epoch <= self.committed + 1, "a commit with a gap")
-        return CommitStored(told.id, *self.commits.setdefault(epoch, (told.fence, told.batch)))
+        return CommitStored(told.id, *self.commits.setdefault(epoch, (told.fence, told.ranges)))
 
     def put_sink(self, sink: str, epoch: int, rows: tuple[int, ...], *, note: bool = False) -> None:
         invariant(self.taken.setdefault((sink, epoch), rows) == rows, f"{sink} saw unlike rows of epoch {epoch}")
@@ -161,17 +160,16 @@ class Store:
         """The commits above ``since``: no hole, every batch once, every sink the oracle's rows."""
         invariant(sorted(self.commits) == [*range(1, self.committed + 1)], "a hole in the commits")
         for epoch in range(since + 1, self.committed + 1):
-            batch = self.commits[epoch][1]
-            before = self.commits[epoch - 1][1] if epoch > 1 else None
+            batch = self.commits[epoch][1][FEED]
+            before = self.commits[epoch - 1][1][FEED] if epoch > 1 else None
             if batch.tick:  # the next of its kind after the batch before
                 before = some(before, "a tick before any batch")
                 invariant(batch == replace(before, tick=before.tick + 1), "a tick twice, or never")
             else:
                 invariant(batch == spark_batch(before.batch_id + 1 if before else 0), "a batch twice, or never")
             levels = range(1, self.levels + 1)
-            invariant(
-                {self.prepares[epoch, level][0].batch for level in levels} == {batch}, "committed as another batch"
-            )
+            prepared = {self.prepares[epoch, level][0].ranges[FEED] for level in levels}
+            invariant(prepared == {batch}, "committed as another batch")
             outputs = tuple(self.oracle(slice_, epoch * self.levels) for slice_ in range(self.slices))
             invariant(all(self.taken[sink, epoch] == outputs for sink in self.sinks), "a sink got other rows")
 

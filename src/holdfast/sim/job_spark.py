@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import ContainerError
 from holdfast.invariants import invariant
-from holdfast.master.events import Batch, BatchOffered, Failed, IntakeDone, SinkDone
-from holdfast.master.instructions import FailBatch, FinishBatch, Instruction, RefuseBatch, RunIntake, RunSink
+from holdfast.log.records import FEED, Batch
+from holdfast.master.events import Failed, IntakeDone, SinkDone
+from holdfast.master.feed import BatchOffered, FailBatch, FinishBatch, RefuseBatch
+from holdfast.master.instructions import Instruction, RunIntake, RunSink
 from holdfast.sim.job_model import spark_batch
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ class Spark:
         driver = self._driver
         if self._offered is None and not driver.deposed:
             wants_tick = self._job.world.random.random() < 0.15
-            tick = driver.master.unfinished_tick or (driver.master.next_tick if wants_tick else None)
+            tick = driver.feed.unfinished_tick or (driver.feed.next_tick if wants_tick else None)
             self._offered = tick or spark_batch(self.next_batch)
             driver.tell(BatchOffered(self._offered))
 
@@ -65,7 +67,7 @@ class Spark:
             case FinishBatch() | FailBatch() | RefuseBatch() if told.batch != self._offered:
                 pass  # about an earlier offer, which has its answer
             case FinishBatch(batch=batch, epoch=epoch):
-                invariant(batch.done_by(self._job.store.commits[epoch][1]), "finished without a commit")
+                invariant(batch.done_by(self._job.store.commits[epoch][1][FEED]), "finished without a commit")
                 self._offered = None
                 if not batch.tick:
                     self.next_batch = batch.batch_id + 1
@@ -79,7 +81,7 @@ class Spark:
                     driver.later(0.5 + chance.random(), self.offer)
             case RefuseBatch(batch=batch):
                 # An older driver may have prepared something else meanwhile: that is finished first.
-                invariant(batch.tick or driver.master.unfinished_tick, f"refused: {told.error()}")
+                invariant(batch.tick or driver.feed.unfinished_tick, f"refused: {told.error()}")
                 self._offered = None
                 driver.later(0.05, self.offer)
 
@@ -124,7 +126,8 @@ class Spark:
     def _ended(self, told: RunIntake | RunSink, rows: tuple[int, ...]) -> None:
         if isinstance(told, RunIntake):
             # Its rows carry its fence, as those of a plan that is not deterministic would.
-            self._driver.tell(IntakeDone(told.id, ((told.batch.offsets, told.batch.tick, rows, told.fence),)))
+            batch = told.ranges[FEED]
+            self._driver.tell(IntakeDone(told.id, ((batch.offsets, batch.tick, rows, told.fence),)))
         else:
             self._job.store.put_sink(told.sink, told.fence.epoch, rows, note=not told.last)
             self._driver.tell(SinkDone(told.id))

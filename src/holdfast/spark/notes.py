@@ -21,8 +21,7 @@ from holdfast.errors import CorruptionError
 from holdfast.log import mending
 from holdfast.log.files import TEMPORARY, sync_files
 from holdfast.log.ledger import Ledger
-from holdfast.log.records import Carried
-from holdfast.master.events import Batch
+from holdfast.log.records import Batch, Carried
 
 CARRIED_BYTES = 64 << 10
 """A larger file is synced instead."""
@@ -94,14 +93,14 @@ class SparkNotes:
 
     def _standing(self, disk: mending.Files) -> mending.Standing:
         commit, newest = self._ledger.last_committed(), next(self._ledger.newest_first(), None)
-        committed = commit.batch_id if commit else -1
+        committed = commit.batch.batch_id if commit else -1
         if newest is None or newest.spark is None:
             return mending.Standing(committed, -1)
         names = frozenset(newest.spark.names)
         if newest.spark.folder != self._ledger.spark:  # the graph has changed since, and what it wrote is whole
             known = mending.current(name for name in disk if _is_note(name))
             names = frozenset(known - mending.wanting(mending.Standing(committed, committed, known), disk))
-        return mending.Standing(committed, newest.batch_id, names)
+        return mending.Standing(committed, newest.batch.batch_id, names)
 
     def _carried(self, wanted: Iterable[str]) -> dict[str, bytes]:
         """What prepares say of these files, the newest first."""

@@ -18,7 +18,7 @@ from holdfast.invariants import Impossible, invariant, some
 from holdfast.log.janitor import Janitor
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import Pack, pack_name
-from holdfast.log.records import Carried, Commit, Fence, Manifest, Prepare, SegmentRef, Taken
+from holdfast.log.records import FEED, Carried, Commit, Fence, Manifest, Prepare, SegmentRef, Taken
 from holdfast.log.records import Routing as RoutingFile
 from holdfast.log.segment import segment_name
 from holdfast.master import events as ev
@@ -86,19 +86,15 @@ class Performer:
         epoch = instruction.fence.epoch
         seen = (_tag_of(tag).times for tag in instruction.tags)
         times, before, after = self.time.advance(level, seen, lambda stage: self._began(stage, epoch))
-        batch = instruction.batch
         carried: Carried | None = None
         if level == 1:
-            carried, files = self.notes.carry(batch)
+            carried, files = self.notes.carry(instruction.ranges[FEED])
             carried = replace(carried, files={name: at + len(attachments) for name, at in carried.files.items()})
             attachments += files
         ours = Prepare(
             fence=instruction.fence,
             level=instruction.level,
-            query_id=batch.query_id,
-            batch_id=batch.batch_id,
-            offsets=batch.offsets,
-            tick=batch.tick,
+            ranges=instruction.ranges,
             segments=refs,
             clock=clock,
             times=times,
@@ -121,8 +117,8 @@ class Performer:
         if level == 1:
             self.clock.take(stored.clock, steady)
         faults.place("driver", "after-prepare", stored.fence.epoch)
-        of = ev.Batch(stored.query_id, stored.batch_id, stored.offsets, stored.tick)
-        return ev.PrepareStored(instruction.id, ev.Prepared(stored.level, stored.fence, of, self.given_to(stored)))
+        content = ev.Prepared(stored.level, stored.fence, stored.ranges, self.given_to(stored))
+        return ev.PrepareStored(instruction.id, content)
 
     def given_to(self, prepare: Prepare) -> tuple[str, ...]:
         """The sinks that the epoch goes to, whoever prepared it."""
@@ -193,15 +189,13 @@ class Performer:
             self.ledger.put_taken(Taken(fence, sink))
 
     def store_commit(self, instruction: do.StoreCommit) -> ev.Event:
-        epoch, batch = instruction.fence.epoch, instruction.batch
+        epoch = instruction.fence.epoch
         faults.place("driver", "after-sinks", epoch)
         with self.ledger_lock:
-            ours = Commit(instruction.fence, batch.query_id, batch.batch_id, batch.offsets, batch.tick)
-            stored = self.ledger.put_commit(ours)
+            stored = self.ledger.put_commit(Commit(instruction.fence, instruction.ranges))
         faults.place("driver", "after-commit", epoch)
         self.counters = dict(self.prepare_of(epoch, 1).sinks)
-        of = ev.Batch(stored.query_id, stored.batch_id, stored.offsets, stored.tick)
-        return ev.CommitStored(instruction.id, stored.fence, of)
+        return ev.CommitStored(instruction.id, stored.fence, stored.ranges)
 
     # --- slices -------------------------------------------------------------------------------------------
 

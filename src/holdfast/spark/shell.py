@@ -39,8 +39,10 @@ from holdfast.errors import (
 )
 from holdfast.invariants import Impossible, some
 from holdfast.log.ledger import Ledger
+from holdfast.log.records import Batch
 from holdfast.master import events as ev
 from holdfast.master import instructions as do
+from holdfast.master.feed import BatchOffered, FailBatch, Fed, FinishBatch, RefuseBatch
 from holdfast.master.machine import Master
 from holdfast.master.membership import FAILED_STARTS
 from holdfast.master.readies import PATIENCE_SECONDS
@@ -90,6 +92,7 @@ class Stopping(Exception):
 class Shell:
     def __init__(self, ledger: Ledger, incarnation: int, fleet: Callable[[], Fleet], sinks: Mapping[str, Sink]) -> None:
         self.machine = Master()
+        self._fed = Fed(self.machine)
         self.ledger = ledger
         self.incarnation = incarnation
         self.history = History()
@@ -162,7 +165,7 @@ class Shell:
         self.history.lost(container, reason)
         self.tell(ev.ContainerLost(container, reason))
 
-    def offer(self, frame: DataFrame, batch: ev.Batch) -> None:
+    def offer(self, frame: DataFrame, batch: Batch) -> None:
         """``foreachBatch``: returns when the batch is a committed epoch, raises when it is not."""
         with self._gate:
             self._offering = threading.get_ident()
@@ -173,32 +176,32 @@ class Shell:
             refusal = self._epoch(frame, batch)
             while refusal is not None:
                 with self._changed:
-                    tick = self.machine.unfinished_tick
+                    tick = self._fed.feed.unfinished_tick
                 if tick is None:
                     raise self._failed_with(refusal.error())
                 # Begun by us or by a driver before us, it has to be finished first.
                 self._epoch(None, tick)
                 refusal = self._epoch(frame, batch)
 
-    def _epoch(self, frame: DataFrame | None, batch: ev.Batch) -> do.RefuseBatch | None:
+    def _epoch(self, frame: DataFrame | None, batch: Batch) -> RefuseBatch | None:
         """Offer a batch, or a tick, and run its jobs of Spark until it is committed."""
         began = time.perf_counter()
-        self.tell(ev.BatchOffered(batch))
+        self.tell(BatchOffered(batch))
         while True:
             instruction = self._spark.get()
             match instruction:
-                case do.FinishBatch() | do.FailBatch() | do.RefuseBatch() if instruction.batch != batch:
+                case FinishBatch() | FailBatch() | RefuseBatch() if instruction.batch != batch:
                     continue  # about an earlier offer, which has its answer
-                case do.FinishBatch():
+                case FinishBatch():
                     if not batch.tick:
                         self.last = replace(self.last, seconds=time.perf_counter() - began)
                         self.on_commit(self.last)
                     return None
-                case do.FailBatch(error=error):
+                case FailBatch(error=error):
                     if isinstance(error, FunctionError) and self._still_ours():
                         self._performer.mark_failed(self.machine.committed + 1, error)
                     raise self._failed_with(error)
-                case do.RefuseBatch():
+                case RefuseBatch():
                     return instruction
                 case do.Stop():
                     raise self._failed_with(some(self.error, "stopped without an error"))
@@ -212,7 +215,7 @@ class Shell:
                 continue  # not yet; or an epoch is running, which will do as well
             try:
                 with self._changed:
-                    tick = self.machine.unfinished_tick or self.machine.next_tick
+                    tick = self._fed.feed.unfinished_tick or self._fed.feed.next_tick
                 if tick is None or self._stopping or self.error is not None:
                     continue
                 self._offering = threading.get_ident()
@@ -263,7 +266,7 @@ class Shell:
         patience = min(max(patience, 0.0), threading.TIMEOUT_MAX)
         while not self._gate.acquire(timeout=patience):
             # Told more than once: a batch may have been on its way to the master when it heard it first.
-            self.tell(ev.BatchUnwanted(Stopping("the run is being stopped")))
+            self.tell(ev.EpochUnwanted(Stopping("the run is being stopped")))
             patience = CLOCK_SECONDS
         self._gate.release()
 
@@ -399,7 +402,7 @@ class Shell:
                 continue
             try:
                 with self._changed:
-                    instructions = self.machine.handle(event)
+                    instructions = self._fed.handle(event)
                     self.history.epoch = self.machine.committed
                     self.history.follow(self.machine.operations)
                     self._changed.notify_all()
@@ -415,7 +418,7 @@ class Shell:
 
     def _perform(self, instruction: do.Instruction) -> None:
         match instruction:
-            case do.RunIntake() | do.RunSink() | do.FinishBatch() | do.FailBatch() | do.RefuseBatch():
+            case do.RunIntake() | do.RunSink() | FinishBatch() | FailBatch() | RefuseBatch():
                 self._spark.put(instruction)
             case do.TellPeople(kind=kind, text=text):
                 self.history.note(kind, text)

@@ -22,7 +22,7 @@ from holdfast.api.stream import Stream
 from holdfast.api.windows import span
 from holdfast.errors import PlanError
 from holdfast.invariants import invariant
-from holdfast.log.records import Fence, Prepare
+from holdfast.log.records import FEED, Batch, Fence, Prepare
 from holdfast.plan.compile import Plan
 from holdfast.plan.graph import DIFF, Node, Sink, Source, evaluate, leaves, outputs, updating
 from holdfast.spark.counting import CAME
@@ -227,10 +227,7 @@ class Run:
         prepare = Prepare(
             fence=fence,
             level=level,
-            query_id=self.job.name,
-            batch_id=epoch,
-            offsets=json.dumps(rows),
-            tick=int(tick),
+            ranges={FEED: Batch(self.job.name, epoch, json.dumps(rows), int(tick))},
             segments=() if taken.ref is None else (taken.ref,),
             clock=max(self._time.clock, self._clock),
             times=times,
