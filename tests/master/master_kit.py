@@ -10,6 +10,7 @@ from holdfast.master.events import (
     CheckpointWritten,
     CommitStored,
     ContainerJoined,
+    ContainersStarted,
     CopiesSent,
     Demoted,
     Dropped,
@@ -36,6 +37,7 @@ from holdfast.master.instructions import (
     Forget,
     Gather,
     Instruction,
+    NeedContainers,
     Restore,
     RunIntake,
     RunSink,
@@ -66,6 +68,8 @@ def success(instruction: Instruction) -> Answer:
     """The answer of a world in which nothing goes wrong."""
     to = instruction.id
     match instruction:
+        case NeedContainers():
+            return ContainersStarted(to)
         case StoreRouting():
             return RoutingStored(to)
         case Restore():

@@ -38,6 +38,7 @@ from holdfast.master.instructions import (
     Demote,
     DropCopies,
     EndContainer,
+    EndRun,
     Forget,
     Instruction,
     NeedContainers,
@@ -220,6 +221,32 @@ def test_containers_that_cannot_start_are_not_asked_for_for_ever() -> None:
     assert play.master.settled, "two containers are what it has"
     play.tell(ScaleWanted(3))
     assert len(play.asked_for(NeedContainers)) == FAILED_STARTS + 1, "somebody scaled: it tries again"
+
+
+def test_a_run_without_containers_ends_when_none_can_start() -> None:
+    """At once if there was never one; if there were some, after a few times."""
+    play = Play()
+    (ended,) = play.tell(Failed(play.take(NeedContainers).id, BOOM))
+    assert isinstance(ended, EndRun)
+    assert ended.error is BOOM
+    assert play.tell(ContainerJoined("a")) == [], "it is over"
+    play = ready("ab").forget()
+    play.tell(ContainerLost("a"), ContainerLost("b"))
+    for _ in range(FAILED_STARTS - 1):
+        assert play.tell(Failed(play.take(NeedContainers).id, BOOM)) == [NeedContainers(2)], "it tries again"
+    (ended,) = play.tell(Failed(play.take(NeedContainers).id, BOOM))
+    assert isinstance(ended, EndRun)
+
+
+def test_a_run_with_containers_goes_on_when_no_other_can_start() -> None:
+    play = ready("ab", slices=4).forget()
+    play.tell(ScaleWanted(3))
+    for _ in range(FAILED_STARTS):
+        play.tell(Failed(play.take(NeedContainers).id, BOOM))
+    assert not play.asked_for(EndRun)
+    assert len(play.asked_for(NeedContainers)) == FAILED_STARTS
+    play.commit(1, 2)
+    assert play.master.settled
 
 
 # -------------------------------------------------------------------------------------------------- growing

@@ -173,6 +173,11 @@ class Failed(Answer):
 
 
 @dataclass(frozen=True)
+class ContainersStarted(Answer):
+    """Those that could be started serve by now, or are lost again."""
+
+
+@dataclass(frozen=True)
 class RoutingStored(Answer):
     pass
 

@@ -33,10 +33,18 @@ class ToContainer(Instruction):
 
 @dataclass(frozen=True)
 class NeedContainers(Instruction):
-    """Start so many new containers; each is reported by ContainerJoined, or by ContainerLost if it cannot start."""
+    """Start so many new containers; each is reported by ContainerJoined, or by ContainerLost if it cannot start. Failed
+    says that none can."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class EndRun(Instruction):
+    """There is no way to go on: the run is over, with this error."""
 
     answered = False
-    count: int
+    error: Exception = field(compare=False)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from holdfast.master.events import (
     CommitStored,
     ContainerJoined,
     ContainerLost,
+    ContainersStarted,
     CopiesSent,
     Demoted,
     DoneWanted,
@@ -60,6 +61,7 @@ from holdfast.master.instructions import (
     Apply,
     Demote,
     DropCopies,
+    EndRun,
     EpochCommitted,
     EpochDone,
     EpochFailed,
@@ -67,6 +69,7 @@ from holdfast.master.instructions import (
     Forget,
     Gather,
     Instruction,
+    NeedContainers,
     Restore,
     RunIntake,
     RunSink,
@@ -222,6 +225,8 @@ class Master(View):
         match instruction, event:
             case _, Failed(error=error):
                 self._failed(instruction, error)
+            case NeedContainers(), ContainersStarted():
+                pass  # each has been told of
             case StoreRouting(routing=routing), RoutingStored():
                 self._routing_stored = max(self._routing_stored, routing.version)
             case Restore(epoch=epoch), Restored():
@@ -297,6 +302,11 @@ class Master(View):
                 self._elastic.failed(instruction)
             case StoreRouting():
                 pass  # the next offer tries again
+            case NeedContainers(count=count):
+                if self._elastic.members.could_not_start(count):
+                    self._stopped = True
+                    self._asking.pending.clear()
+                    self._asking.ask(EndRun(error))
 
     def _fail(self, error: Exception) -> None:
         flight = self._flight

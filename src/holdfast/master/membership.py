@@ -22,7 +22,8 @@ class Membership:
         self.coming = 0
         self.gathered = False
         """As many containers as wanted came together, and one of them still lives."""
-        self._failed_starts = 0
+        self._had_any = False
+        self._failed_starts = 0  # in a row
         self._asking = asking
 
     @property
@@ -43,7 +44,7 @@ class Membership:
             return False
         self.hosts[container] = host
         self.coming = max(0, self.coming - 1)
-        self._failed_starts = 0
+        self._had_any, self._failed_starts = True, 0
         return True
 
     def lose(self, container: str) -> bool:
@@ -56,6 +57,15 @@ class Membership:
         self.hosts.pop(container, None)
         self.leaving.discard(container)
         return lived
+
+    def could_not_start(self, count: int) -> bool:
+        """None of so many could; whether there is no way to go on.
+
+        At first that is so. Later the job goes on with the containers it has; with none, it tries a few times.
+        """
+        self.coming = max(0, self.coming - count)
+        self._failed_starts += 1
+        return not self.gathered and (not self._had_any or self._failed_starts >= FAILED_STARTS)
 
     def gather(self, held: Mapping[str, frozenset[int]], *, whole: bool, calm: bool) -> bool:
         """Have as many as wanted; whether some have to leave now: those that hold least.

@@ -12,13 +12,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import StoreError
+from holdfast.errors import ContainerError, StoreError
 from holdfast.invariants import Impossible, invariant
 from holdfast.master.events import (
     Answer,
     Clock,
     ContainerJoined,
     ContainerLost,
+    ContainersStarted,
     CopiesSent,
     Event,
     Failed,
@@ -32,6 +33,7 @@ from holdfast.master.feed import FailBatch, Fed, FinishBatch, RefuseBatch
 from holdfast.master.instructions import (
     CutLog,
     EndContainer,
+    EndRun,
     Instruction,
     NeedContainers,
     Restore,
@@ -47,7 +49,6 @@ from holdfast.master.instructions import (
     ToContainer,
     VerifyPacks,
 )
-from holdfast.master.membership import FAILED_STARTS
 from holdfast.sim.job_container import Call, ContainerHost, Reply
 from holdfast.sim.job_spark import Spark
 from holdfast.sim.network import text
@@ -78,8 +79,6 @@ class Driver(Process):
         self._silence: dict[str, float] = {}
         self._limits = Silence()
         self._killed: set[str] = set()
-        self._had_containers = False
-        self._failed_starts = 0
         self._calls: dict[int, Instruction] = {}
         self._older: dict[int, int | None] = {}
         """Restore → the checkpoint that is tried if this one cannot be read."""
@@ -148,8 +147,10 @@ class Driver(Process):
                 invariant(self._job.store.owner >= successor > self.incarnation, "deposed by nobody")
                 self.deposed = True
                 self.later(1.0 + chance.random(), self.crash, "it was deposed")
-            case NeedContainers(count):
-                self.later(0.3 + chance.random(), self._start, count)
+            case NeedContainers():
+                self.later(0.3 + chance.random(), self._start, told)
+            case EndRun():
+                self.crash("no container can start")
             case EndContainer(container):
                 invariant(container not in self.master.routing.table, "an owner was ended")
                 if host := self._part_with(container):
@@ -280,14 +281,12 @@ class Driver(Process):
 
     # -------------------------------------------------------------------------------------------------- the fleet
 
-    def _start(self, count: int) -> None:
-        """One that cannot start is lost at once. If none can, time after time, and none is there, the run is over."""
+    def _start(self, told: NeedContainers) -> None:
+        """One that cannot start is lost at once."""
         chance = self.world.random
-        born = [chance.random() >= self._job.stillborn for _ in range(count)]
-        self._failed_starts = 0 if any(born) else self._failed_starts + 1
-        self._had_containers = self._had_containers or any(born)
-        if not self.master.gathered and self._failed_starts >= (FAILED_STARTS if self._had_containers else 1):
-            self.crash("no container can start")
+        born = [chance.random() >= self._job.stillborn for _ in range(told.count)]
+        if not any(born):
+            self.tell(Failed(told.id, ContainerError("None could start.")))
             return
         for lives in born:
             if not lives:
@@ -297,6 +296,7 @@ class Driver(Process):
             self.fleet[host.name] = host
             self._silence[host.name] = 0.0
             self.tell(ContainerJoined(host.name, host.machine))
+        self.tell(ContainersStarted(told.id))
 
     def _kill(self, container: str) -> None:
         """By the process that started it; on a machine that stalls or cannot be reached, when that is over."""

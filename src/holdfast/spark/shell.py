@@ -44,7 +44,6 @@ from holdfast.master import events as ev
 from holdfast.master import instructions as do
 from holdfast.master.feed import BatchOffered, FailBatch, Fed, FinishBatch, RefuseBatch
 from holdfast.master.machine import Master
-from holdfast.master.membership import FAILED_STARTS
 from holdfast.master.readies import PATIENCE_SECONDS
 from holdfast.operators.process import ProcessSpec
 from holdfast.plan.graph import Sink
@@ -54,7 +53,6 @@ from holdfast.spark.counting import Counts
 from holdfast.spark.epoch import EpochJobs, counted
 from holdfast.spark.fleet import Fleet, group_by_owner
 from holdfast.spark.history import EpochFigures, History
-from holdfast.spark.launcher import new_name
 from holdfast.spark.leaving import leaving, until_exit
 from holdfast.spark.notes import SparkNotes
 from holdfast.spark.performing import Performer
@@ -118,8 +116,6 @@ class Shell:
         self._gate = threading.Lock()  # held while an epoch runs, and by whoever stops the run
         self._offering = 0
         self._running: do.Instruction | None = None  # the job of Spark's that is under way
-        self._had_containers = False
-        self._failed_starts = 0  # in a row
         self._stopping = False
         self._broken = False  # by a bug of ours: nothing more is done, or written
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="holdfast-shell")
@@ -422,6 +418,8 @@ class Shell:
                 self._spark.put(instruction)
             case do.TellPeople(kind=kind, text=text):
                 self.history.note(kind, text)
+            case do.EndRun(error=error):
+                self._fatal(named(error, "The driver"))
             case do.Stop():
                 self._fatal(
                     FencedError(
@@ -535,9 +533,6 @@ class Shell:
             if not isinstance(raised, HoldfastError):
                 LOG.exception("instruction %s failed", instruction)
             error = named(raised, "The driver")
-            if isinstance(instruction, do.NeedContainers):
-                self._could_not_start(instruction, error)
-                return
             self.history.failed(type(instruction).__name__, error)
             self.tell(ev.Failed(instruction.id, error))
             if isinstance(instruction, do.Restore):
@@ -548,25 +543,14 @@ class Shell:
         if answer is not None:
             self.tell(answer)
 
-    def _could_not_start(self, instruction: do.NeedContainers, error: HoldfastError) -> None:
-        """At first that is the end. Later the job goes on with the containers it has; with none, it tries again."""
-        self._failed_starts += 1
-        if not self.machine.gathered and (not self._had_containers or self._failed_starts >= FAILED_STARTS):
-            self._fatal(error)
-            return
-        self.history.failed("NeedContainers", error)
-        for _ in range(instruction.count):
-            self.tell(ev.ContainerLost(new_name(0), str(error)))
-
     def _do(self, instruction: do.Instruction) -> ev.Event | None:
         performer = self._performer
         match instruction:
             case do.NeedContainers(count=count):
                 fleet = self._fleet()
                 for name in fleet.start(count):
-                    self._had_containers, self._failed_starts = True, 0
                     self.tell(ev.ContainerJoined(name, fleet.host_of(name)))
-                return None
+                return ev.ContainersStarted(instruction.id)
             case do.EndContainer(container=container):
                 with contextlib.suppress(ContainerError):  # it ended by itself meanwhile
                     self._fleet().end(container)
