@@ -211,7 +211,7 @@ def test_a_long_read_keeps_its_lease_and_a_dead_one_loses_it(
     try:
         job.reading.pin("long", 2)
         address = world.clients["c0"].address
-        parts = tuple((address, (number,)) for number in ALL)
+        parts = tuple(((address, (number,)),) for number in ALL)
         scan = Scan(desk.address, TOKEN, "j", 1, "counts", 1, 2, "read", parts, reader="long")
         rows = []
         for number, epoch in zip(ALL, range(3, 7), strict=True):

@@ -13,7 +13,7 @@ from holdfast.container.client import Address
 from holdfast.errors import ContainerError
 from holdfast.spark import scan as scanning
 from holdfast.spark.desk import Desk
-from holdfast.spark.scan import Scan, groups_to_wire
+from holdfast.spark.scan import Scan, groups_to_wire, in_ranges
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def hosted(tmp_path: Path) -> Iterator[Hosted]:
 
 
 def scan_over(hosted: Hosted, desk: Desk, address: Address) -> Scan:
-    return Scan(desk.address, "secret", "j", 1, "counts", 1, 1, "changed", ((address, (0, 1, 2, 3)),))
+    return Scan(desk.address, "secret", "j", 1, "counts", 1, 1, "changed", (((address, (0, 1, 2, 3)),),))
 
 
 GONE = Address("gone", "grpc://127.0.0.1:9")
@@ -63,3 +63,17 @@ def test_slices_that_nobody_takes_are_an_error_not_an_end(hosted: Hosted, monkey
             list(scan_over(hosted, desk, GONE).part(0))
     finally:
         desk.close()
+
+
+def test_parts_are_ranges_of_slices_whoever_owns_them() -> None:
+    one, other = Address("a", "grpc://127.0.0.1:1"), Address("b", "grpc://127.0.0.1:2")
+    before = ((one, (0, 1, 2, 3, 4)), (other, (5, 6, 7)))
+    after = ((one, (0, 2, 7)), (other, (1, 3, 4, 5, 6)))
+    for parts, ranges in ((1, [range(4), range(4, 8)]), (3, [range(3), range(3, 6), range(6, 8)])):
+        for groups in (before, after):
+            found = in_ranges(groups, parts)
+            assert [sorted(number for _, slices in part for number in slices) for part in found] == [*map(list, ranges)]
+            assert all(set(slices) <= set(dict(groups)[address]) for part in found for address, slices in part)
+            assert all(len({address for address, _ in part}) == len(part) for part in found), "each is called once"
+    assert in_ranges(()) == ()
+    assert len(in_ranges(before, 100)) == 8

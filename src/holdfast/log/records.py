@@ -58,7 +58,7 @@ class Fence:
 
 @dataclass(frozen=True)
 class Batch:
-    """What an epoch takes of a Spark query: one of its micro-batches, or the ``tick``-th epoch without rows after it."""
+    """What an epoch takes of a Spark query: a micro-batch of it, or the ``tick``-th epoch without rows after that."""
 
     query_id: str
     batch_id: int

@@ -31,7 +31,7 @@ from holdfast.spark.counting import CAME
 from holdfast.spark.frames import frame_of
 from holdfast.spark.intake import TAG_SCHEMA, EventTime, Intake, Push
 from holdfast.spark.partials import Preaggregation, aggregable, aggregated, cut_of
-from holdfast.spark.scan import Groups, Scan
+from holdfast.spark.scan import Groups, Scan, in_ranges
 from holdfast.spark.sinks import Sink as OpenSink
 from holdfast.spark.sinks import failed_sink
 from holdfast.state.slice import MAIN
@@ -158,10 +158,10 @@ class EpochJobs:
         """End the jobs that run now under this tag. One that begins right afterwards goes on: ask again."""
         self.plan.spark.sparkContext.cancelJobsWithTag(tag)
 
-    def scan(self, stage: str, epoch: int, mode: str, port: str = MAIN) -> Scan:
+    def scan(self, stage: str, epoch: int, mode: str, port: str = MAIN, parts: int = 1) -> Scan:
         level = self.plan.stage(stage).plan.level
-        master, groups = self.master(), self.groups()
-        return Scan(master, self.token, self.job, self.incarnation, stage, level, epoch, mode, groups, port)
+        master, ranges = self.master(), in_ranges(self.groups(), parts)
+        return Scan(master, self.token, self.job, self.incarnation, stage, level, epoch, mode, ranges, port)
 
     def _outputs(self, output: Output, epoch: int, mode: str) -> DataFrame:
         session = self.session
@@ -177,7 +177,7 @@ class EpochJobs:
 
     def _scan(self, output: Output, epoch: int, mode: str) -> DataFrame:
         parallelism = self.session.sparkContext.defaultParallelism
-        scan = self.scan(output.stage.name, epoch, mode, output.port).split(parallelism)
+        scan = self.scan(output.stage.name, epoch, mode, output.port, parallelism)
         parts = len(scan.parts)
         rows = self.session.range(0, parts, 1, parts)
         return rows.mapInArrow(lambda batches: scan(batches), self._schema(output, mode))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -332,10 +332,3 @@ class Fleet:
         elif silent >= self.silence.kill and name not in killed:
             killed.add(name)
             handle.kill()
-
-
-def group_by_owner(slices: Sequence[int], owner: Callable[[int], str]) -> dict[str, tuple[int, ...]]:
-    grouped: dict[str, list[int]] = {}
-    for number in slices:
-        grouped.setdefault(owner(number), []).append(number)
-    return {container: tuple(numbers) for container, numbers in grouped.items()}

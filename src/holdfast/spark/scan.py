@@ -1,6 +1,7 @@
 """Reading a stage's rows out of the containers, from a Spark task, the driver or a data source alike.
 
-A scan knows where slices were when it was planned. If a container dies under it, it asks the master where its slices
+A scan is cut into parts by ranges of slice numbers, so that what is in a part does not depend on who owns what just
+then. It knows where slices were when it was planned. If a container dies under it, it asks the master where its slices
 are now, waits until the new owner has caught up, and goes on at the next row: outputs are deterministic and in order,
 so nothing comes twice and nothing is missing.
 
@@ -14,9 +15,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -27,7 +28,9 @@ GIVE_UP_SECONDS = 180.0
 RENEW_SECONDS = 15.0
 MOVES = 3
 """So often a slice that is read may turn out to have moved."""
+Owner = TypeVar("Owner", bound=Hashable)
 Groups = tuple[tuple[Address, tuple[int, ...]], ...]
+"""Who has which slices."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Scan:
     level: int
     epoch: int
     mode: str  # changed | all | changelog: outputs of the epoch in flight; read: a committed epoch
-    parts: Groups
+    parts: tuple[Groups, ...]
     port: str = ""
     reader: str = ""  # who has the lease that keeps a committed epoch
 
@@ -58,7 +61,7 @@ class Scan:
 
     def _part(self, number: int) -> Iterator[pa.RecordBatch]:
         received: dict[int, int] = {}
-        pending: Groups = (self.parts[number],)
+        pending = self.parts[number]
         missing: set[int] = set()
         since = 0.0  # when the first of the missing slices was missed
         asked = 0  # how often the master was asked where slices are
@@ -85,15 +88,6 @@ class Scan:
             time.sleep(0.05)
             asked += 1
             pending = self._locate(sorted(missing))
-
-    def split(self, parts: int) -> Scan:
-        """The same scan with every group cut so that there are about ``parts`` of them."""
-        cut = max(1, -(-parts // max(1, len(self.parts))))
-        pieces = []
-        for address, slices in self.parts:
-            size = max(1, -(-len(slices) // cut))
-            pieces += [(address, slices[at : at + size]) for at in range(0, len(slices), size)]
-        return replace(self, parts=tuple(pieces))
 
     @contextlib.contextmanager
     def _kept(self) -> Iterator[None]:
@@ -143,6 +137,22 @@ class Scan:
                 timeout=60.0,
             )
         return groups_from_wire(answer["groups"])
+
+
+def group_by_owner(slices: Iterable[int], owner: Callable[[int], Owner]) -> dict[Owner, tuple[int, ...]]:
+    grouped: dict[Owner, list[int]] = {}
+    for number in slices:
+        grouped.setdefault(owner(number), []).append(number)
+    return {one: tuple(numbers) for one, numbers in grouped.items()}
+
+
+def in_ranges(groups: Groups, parts: int = 1) -> tuple[Groups, ...]:
+    """All slices, in about so many ranges of neighbours, and in no fewer than there are containers."""
+    owners = {number: address for address, slices in groups for number in slices}
+    size = max(1, -(-len(owners) // max(parts, len(groups), 1)))
+    numbers = sorted(owners)
+    ranges = (numbers[at : at + size] for at in range(0, len(numbers), size))
+    return tuple(tuple(group_by_owner(some, owners.__getitem__).items()) for some in ranges)
 
 
 def groups_to_wire(groups: Iterable[tuple[Address, tuple[int, ...]]]) -> list[list[Any]]:

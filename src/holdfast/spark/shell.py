@@ -51,13 +51,13 @@ from holdfast.plan.growth import unbounded
 from holdfast.plan.quiet import quiet
 from holdfast.spark.counting import Counts
 from holdfast.spark.epoch import EpochJobs, counted
-from holdfast.spark.fleet import Fleet, group_by_owner
+from holdfast.spark.fleet import Fleet
 from holdfast.spark.history import EpochFigures, History
 from holdfast.spark.leaving import leaving, until_exit
 from holdfast.spark.notes import SparkNotes
 from holdfast.spark.performing import Performer
 from holdfast.spark.rowtimes import RowTimes
-from holdfast.spark.scan import Groups
+from holdfast.spark.scan import Groups, group_by_owner
 from holdfast.spark.story import bug
 from holdfast.spark.timekeeping import Timekeeper
 from holdfast.spark.words import spark_failed

@@ -24,7 +24,7 @@ from holdfast.log.records import JobFile
 from holdfast.log.store import Store
 from holdfast.spark import tokens
 from holdfast.spark.desk import NAME
-from holdfast.spark.scan import Scan, groups_from_wire
+from holdfast.spark.scan import Scan, groups_from_wire, in_ranges
 
 EPOCH_COLUMN = "_epoch"
 
@@ -85,7 +85,7 @@ class _Reader(DataSourceReader):
             0,
             found["epoch"],
             "read",
-            groups_from_wire(found["groups"]),
+            in_ranges(groups_from_wire(found["groups"])),
             reader=found["reader"],
         )
 
