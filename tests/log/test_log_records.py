@@ -75,7 +75,7 @@ def test_a_newer_format_is_refused_by_number(record: Any, monkeypatch: pytest.Mo
     with monkeypatch.context() as newer:
         newer.setattr(frames, "FORMAT", 9)
         data = (replace(record, format=9) if isinstance(record, JobFile) else record).to_bytes()
-    with pytest.raises(FormatError, match=r"was written by a newer Holdfast \(format 9; this one knows 2\)"):
+    with pytest.raises(FormatError, match=r"was written by a newer Holdfast \(format 9; this one knows 3\)"):
         type(record).from_bytes(data, record.file)
 
 

@@ -507,7 +507,7 @@ def test_whoever_loses_the_prepare_goes_on_with_the_winners_content() -> None:
     play = ready(incarnation=2).offer(0).run(until=StorePrepare)
     play.tell(PrepareStored(play.take(StorePrepare).id, Prepared(1, Fence(1, 1, 4), taking(0))))
     play.run(until=StoreCommit)
-    play.tell(CommitStored(play.take(StoreCommit).id, Fence(1, 1, 4), batch(0)))
+    play.tell(CommitStored(play.take(StoreCommit).id, Fence(1, 1, 4), taking(0)))
     assert play.asked[-1] == FinishBatch(batch(0), 1)
 
 
@@ -519,7 +519,7 @@ def test_whoever_loses_the_prepare_to_a_successor_stops() -> None:
 
 def test_whoever_loses_the_commit_to_a_successor_stops() -> None:
     play = ready().offer(0).run(until=StoreCommit)
-    theirs = CommitStored(play.take(StoreCommit).id, Fence(2, 1, 1), batch(0))
+    theirs = CommitStored(play.take(StoreCommit).id, Fence(2, 1, 1), taking(0))
     assert play.tell(theirs) == [Stop("incarnation 2 has taken over from 1", 2)]
 
 
@@ -652,8 +652,8 @@ def test_an_answer_of_the_wrong_kind_tells_the_story() -> None:
 def test_a_commit_of_another_batch_than_prepared_is_impossible() -> None:
     play = ready().offer(0).run(until=StoreCommit)
     commit = play.take(StoreCommit)
-    with pytest.raises(Impossible, match="was prepared for"):
-        play.tell(CommitStored(commit.id, Fence(1, 1, 1), batch(0, "changed")))
+    with pytest.raises(Impossible, match="was prepared of"):
+        play.tell(CommitStored(commit.id, Fence(1, 1, 1), taking(0, "changed")))
 
 
 def test_started_comes_first_and_once() -> None:

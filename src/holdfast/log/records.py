@@ -406,7 +406,8 @@ def _ranges_from(said: dict[str, Any]) -> Ranges:
     """Up to format 2 a file spoke of its batch as if there were nothing else to take in."""
     if "ranges" in said:
         return {stream: Batch(**batch) for stream, batch in said["ranges"].items()}
-    return {FEED: Batch(*(said.pop(name) for name in ("query_id", "batch_id", "offsets")), said.pop("tick", 0))}
+    query_id, batch_id, offsets = (said.pop(name) for name in ("query_id", "batch_id", "offsets"))
+    return {FEED: Batch(query_id, batch_id, offsets, said.pop("tick", 0))}
 
 
 def _to_json(said: dict[str, Any]) -> bytes:
