@@ -46,6 +46,16 @@ def test_a_batch_that_is_committed_already_waits_for_no_epoch() -> None:
     assert list(feed.tell(EpochDone(7))) == [FinishBatch(batch(3), 7)]
 
 
+def test_an_offer_of_long_ago_takes_nothing_from_the_one_that_is_waited_for() -> None:
+    feed = started(Feed(), committed=7, ranges=taking(3))
+    assert offered(feed, 4) == [EpochWanted(taking(4))]
+    assert offered(feed, 3) == [FinishBatch(batch(3), 7)], "doubled, and late"
+    list(feed.tell(EpochPrepared(taking(4))))
+    assert list(feed.tell(EpochDone(7))) == [], "of the epoch before"
+    list(feed.tell(EpochCommitted(taking(4), 8)))
+    assert list(feed.tell(EpochDone(8))) == [FinishBatch(batch(4), 8)]
+
+
 def test_a_failed_batch_may_be_another_next_time_unless_it_is_prepared() -> None:
     feed = started(Feed())
     offered(feed, 0)

@@ -122,9 +122,11 @@ class Feed:
     def _offer(self, batch: Batch) -> Iterator[Event | Instruction]:
         if batch == self._waiting:
             return  # doubled: it gets its answer when the epoch has one
-        if batch.done_by(self._committed):
+        if batch.done_by(self._committed) and self._waiting is None:
             self._waiting = batch
             yield DoneWanted()
+        elif batch.done_by(self._committed):
+            yield FinishBatch(batch, self._epoch)  # an offer of long ago: another is waited for by now
         elif refusal := self._refusal(batch):
             yield refusal
         else:
@@ -141,7 +143,7 @@ class Feed:
                     yield some(self._refusal(refused), "two unlike batches, both welcome")
             case EpochCommitted(ranges=ranges, epoch=epoch):
                 self._committed, self._epoch, self._prepared = ranges[FEED], epoch, None
-            case EpochDone(epoch=epoch) if self._waiting is not None:
+            case EpochDone(epoch=epoch) if self._waiting is not None and self._waiting.done_by(self._committed):
                 done, self._waiting = self._waiting, None
                 yield FinishBatch(done, epoch)
             case EpochFailed(error=error) if self._waiting is not None:
@@ -174,8 +176,9 @@ class Feed:
 
     @property
     def unfinished_tick(self) -> Batch | None:
-        """An epoch without rows that was prepared and has to be finished before Spark's next batch."""
-        return self._prepared if self._prepared and self._prepared.tick else None
+        """An epoch without rows that was begun and has to be finished before Spark's next batch."""
+        begun = self._prepared or self._waiting
+        return begun if begun and begun.tick else None
 
     @property
     def next_tick(self) -> Batch | None:
