@@ -14,6 +14,7 @@ from holdfast.master.instructions import (
     CutLog,
     Demote,
     EndContainer,
+    EpochCommitted,
     EpochDone,
     Instruction,
     Restore,
@@ -56,8 +57,10 @@ class ForgetsToUndo(Master):
 class FinishesBeforeTheCommit(Master):
     def handle(self, event: Event) -> list[Instruction]:
         told = super().handle(event)
-        early = [EpochDone(one.fence.epoch) for one in told if isinstance(one, StoreCommit)]
-        return [*told, *early]
+        for one in told:
+            if isinstance(one, StoreCommit):
+                told = [*told, EpochCommitted(one.ranges, one.fence.epoch), EpochDone(one.fence.epoch)]
+        return told
 
 
 class CutsTooMuch(Master):

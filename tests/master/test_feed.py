@@ -101,8 +101,8 @@ def test_ticks_follow_the_last_batch_and_one_that_is_prepared_goes_first() -> No
     assert offered(feed, 3)[0].reason is Refusal.GAP
     list(feed.hear(BatchOffered(first)))
     list(feed.tell(EpochCommitted({"source": first}, 5)))
-    assert feed.unfinished_tick is None
     assert list(feed.tell(EpochDone(5))) == [FinishBatch(first, 5)]
+    assert feed.unfinished_tick is None
     assert offered(feed, 3) == [EpochWanted(taking(3))]
     again = started(Feed(), committed=5, ranges={"source": first}).next_tick
     assert again is not None
