@@ -100,14 +100,9 @@ def mend(standing: Standing, disk: Files, carried: Files) -> Mending:
             missing.append(name)  # without checksums it is one that we wrote, and synced
     if standing.committed >= 0 and _state(done := f"commits/{standing.committed}", disk) != "whole":
         write[done] = disk[done] if _is_object(disk.get(done, b"").removeprefix(b"v1\n")) else COMMITTED
-    if (
-        standing.prepared < 0
-        and METADATA in disk
-        and not (
-            _is_object(disk[METADATA])
-            and _state(METADATA, disk) != "bad"  # one whose checksums are torn Spark cannot read
-        )
-    ):
+    # Spark cannot read it either if only its checksums are torn.
+    torn = METADATA in disk and (_state(METADATA, disk) == "bad" or not _is_object(disk[METADATA]))
+    if standing.prepared < 0 and torn:
         drop.append(METADATA)
     drop += _torn_notes(standing, disk)
     undisturbed = not wanted and not drop

@@ -122,11 +122,12 @@ class Feed:
     def _offer(self, batch: Batch) -> Iterator[Event | Instruction]:
         if batch == self._waiting:
             return  # doubled: it gets its answer when the epoch has one
-        if batch.done_by(self._committed) and self._waiting is None:
-            self._waiting = batch
-            yield DoneWanted()
-        elif batch.done_by(self._committed):
-            yield FinishBatch(batch, self._epoch)  # an offer of long ago: another is waited for by now
+        if batch.done_by(self._committed):
+            if self._waiting is None:
+                self._waiting = batch
+                yield DoneWanted()
+            else:
+                yield FinishBatch(batch, self._epoch)  # an offer of long ago: another is waited for by now
         elif refusal := self._refusal(batch):
             yield refusal
         else:

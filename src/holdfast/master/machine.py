@@ -304,9 +304,7 @@ class Master(View):
                 pass  # the next offer tries again
             case NeedContainers(count=count):
                 if self._elastic.members.could_not_start(count):
-                    self._stopped = True
-                    self._asking.pending.clear()
-                    self._asking.ask(EndRun(error))
+                    self._rest(EndRun(error))
 
     def _fail(self, error: Exception) -> None:
         flight = self._flight
@@ -356,10 +354,14 @@ class Master(View):
         return None
 
     def _stop(self, successor: int) -> None:
+        ours = self._job.incarnation
+        self._rest(Stop(f"incarnation {successor} has taken over from {ours}", successor))
+
+    def _rest(self, last: Stop | EndRun) -> None:
+        """Ask for this, and for nothing more."""
         self._stopped = True
         self._asking.pending.clear()
-        ours = self._job.incarnation
-        self._asking.ask(Stop(f"incarnation {successor} has taken over from {ours}", successor))
+        self._asking.ask(last)
 
     # ---------------------------------------------------------------------------- whatever is possible now
 

@@ -90,6 +90,7 @@ class EpochJobs:
         spark = self.plan.spark
         self.session = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
         _prepare(self.session)
+        self.session.conf.set("spark.sql.cbo.enabled", "false")  # as Spark does in the query's own
 
     def intake(self, batch: DataFrame | None, fence: Fence, level: int) -> list[Tag]:
         """Take in the rows of a level. Without a ``batch`` it is a tick: sources have no rows in it."""
@@ -129,8 +130,7 @@ class EpochJobs:
     def sink(self, batch: DataFrame | None, epoch: int, sink: Sink, counter: int) -> None:
         began = time.perf_counter()
         if sink in self.plan.stateless_sinks:
-            none = self.session.createDataFrame([], sink.schema)
-            frame = none if batch is None else self.plan.branch(batch, sink)
+            frame = self.session.createDataFrame([], sink.schema) if batch is None else self.plan.branch(batch, sink)
         else:
             mode = "all" if sink.mode == "complete" else "changed"
             frame = self.plan.sink_rows(sink, epoch, lambda output: self._outputs(output, epoch, mode))
@@ -196,9 +196,8 @@ class EpochJobs:
 
 
 def _prepare(session: SparkSession) -> None:
-    """What Spark itself sets for a stream, and batches as large as a container likes them."""
-    for name in ("spark.sql.adaptive.enabled", "spark.sql.cbo.enabled"):
-        session.conf.set(name, "false")
+    """No plan that changes while it runs, and batches as large as a container likes them."""
+    session.conf.set("spark.sql.adaptive.enabled", "false")
     session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(ARROW_BATCH_ROWS))
 
 
