@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.container.threads import LATCH, ThreadTable, place, spread
+from holdfast.container.threads import LATCH, Lane, ThreadTable, Worker, place, spread
 from holdfast.errors import ContainerError, PlanError
 
 Piece = tuple[str, int]
@@ -266,6 +266,28 @@ def test_threads_that_end_are_gone_when_resize_returns() -> None:
     table.close()
     table.close()
     assert ours() == set()
+
+
+def test_a_thread_told_to_end_just_after_it_acked_acks_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Growing and shrinking at once: the end may come between a thread's ack and its look at whether it has to end."""
+    told = threading.Event()
+    table = ThreadTable(1)
+    catch_up, grown = table.catch_up, table.version + 1
+
+    def slow_to_return(worker: Worker, held: Lane | None = None) -> bool:
+        lost = catch_up(worker, held)
+        if worker.number == 1 and worker.seen == grown and not told.is_set():
+            while not worker.ending:
+                time.sleep(0.001)
+            told.set()
+        return lost
+
+    monkeypatch.setattr(table, "catch_up", slow_to_return)
+    table.resize(2)
+    with behind(table.resize, 1) as took:
+        pass
+    assert told.is_set() and took[0] >= 0.0
+    table.close()  # not before: a resize that hangs would keep it waiting too
 
 
 def test_a_resize_waits_for_the_latch_and_the_others_work_on() -> None:

@@ -184,9 +184,10 @@ class Worker:
     def _wait(self) -> Lane | None:
         table = self._table
         while True:
-            if table.wanted != self.seen or self.ending:
+            ending = self.ending  # looked at before catching up: what is published only then is not acked by it
+            if ending or table.wanted != self.seen:
                 table.catch_up(self)
-                if self.ending and not self.queue:
+                if ending and not self.queue:
                     return None
             lane = table.take_over(self)
             if lane is not None:
