@@ -94,7 +94,7 @@ def back_to(made: Holdfast, count: int) -> None:
 def on_cluster(own: bool, keys: int, options: argparse.Namespace) -> dict[str, Any]:
     """One executor of a standalone cluster killed: with Holdfast's container on it, or with Spark's state in it."""
     import holdfast as hf
-    from holdfast.cluster import Cluster
+    from tools.cluster import Cluster
 
     with Cluster(workers=options.workers, cores=1, memory=options.executor_memory) as cluster, scratch() as folder:
         settings = {**cluster.settings, **({} if own else ROCKSDB), "spark.sql.shuffle.partitions": options.workers}

@@ -15,8 +15,8 @@ from common import console, median, parser, report, table
 from kit.plots import beside_paper, verdict
 from matplotlib.axes import Axes
 
-from holdfast.overlay.messages import wire_bytes
-from holdfast.sim.ring_world import RingWorld
+from holdfast.ring.overlay.messages import wire_bytes
+from simulator.ring_world import RingWorld
 
 JOINING = 25.0
 """Virtual seconds in which all nodes join."""

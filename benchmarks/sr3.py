@@ -18,9 +18,9 @@ from matplotlib.axes import Axes
 
 from holdfast.recovery.policies import Auto, Line, Star, Structure, Tree
 from holdfast.safety.shards import Cut, Version
-from holdfast.sim.links import Speed
-from holdfast.sim.recovering_world import GIGABIT, RecoveringWorld
-from holdfast.sim.streams import Costs
+from simulator.links import Speed
+from simulator.recovering_world import GIGABIT, RecoveringWorld
+from simulator.streams import Costs
 
 STRUCTURES: dict[str, Structure] = {"star": Star(24), "line": Line(8), "tree": Tree(2, 2)}
 FIGURE_8A = (

@@ -29,17 +29,17 @@ from common import console, median, parser, report, scratch, table
 from kit.plots import plot
 from matplotlib.ticker import LogLocator
 
-from holdfast.container.client import Client
+from holdfast.launch.local import ChildLauncher, ContainerSettings
 from holdfast.log.ledger import Ledger
 from holdfast.log.records import Commit, Fence, Prepare, SegmentRef
 from holdfast.log.segment import SegmentWriter, segment_name
 from holdfast.log.store import Store
 from holdfast.operators.aggregate import AggregateSpec, Column, StageSpec
-from holdfast.plan.stage import InputPlan, StagePlan
+from holdfast.operators.stage import InputPlan, StagePlan
 from holdfast.recovery.policies import Auto, Line, Star, Structure, Tree
 from holdfast.safety.shards import Cut
-from holdfast.spark.launcher import ChildLauncher, ContainerSettings
 from holdfast.state import copies
+from holdfast.wire.client import Client
 
 MB = 1 << 20
 EPOCH_ROWS = 1_000_000

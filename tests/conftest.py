@@ -22,7 +22,7 @@ PATIENCE = 30.0
 """Seconds for what ends by itself at once, unless the machine is busy."""
 FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 """Spark's usual one starts a program for every file that it looks at, forty an epoch. Drivers of drills have that."""
-for _folder in ("end_to_end", "container", "master", "testing"):
+for _folder in ("end_to_end", "container", "master", "ring", "testing"):
     sys.path.insert(0, str(Path(__file__).parent / _folder))
 jvm.set_environment()
 
@@ -151,6 +151,6 @@ def nothing_left_behind() -> Iterator[None]:
 
 def _is_container(process: psutil.Process) -> bool:
     try:
-        return "holdfast.container.process" in process.cmdline()
+        return "holdfast.launch.process" in process.cmdline()
     except psutil.NoSuchProcess:
         return False

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from holdfast.container.nursery import POSSIBLE, Nursery
-from holdfast.spark.launcher import ChildLauncher, ContainerSettings
+from holdfast.launch.forkserver import POSSIBLE, Nursery
+from holdfast.launch.local import ChildLauncher, ContainerSettings
 
 SEED = "1"
 _lock = threading.Lock()

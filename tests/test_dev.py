@@ -91,7 +91,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Started:
     root = miniature(tmp_path_factory.mktemp("started"))
     both = [
         subprocess.Popen(
-            [root / "dev", "demo", "--rows", "7"],
+            [root / "dev", "shell", "--rows", "7"],
             env=ENVIRONMENT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -109,13 +109,13 @@ def test_two_first_starts_at_once_set_up_once(started: Started) -> None:
     for line in ("Making .venv", "Installing the pinned dependencies", "kernels compiled", "Ready."):
         assert (one + other).count(line) == 1
     assert said == also_said
-    assert said.startswith("the pinned one ['demo', '--rows', '7'] /")
+    assert said.startswith("the pinned one ['shell', '--rows', '7'] /")
     assert said.endswith(f"{started.root}/.venv\n")
 
 
 def test_the_second_start_does_nothing_and_says_nothing(started: Started) -> None:
     stamp = (started.root / ".venv" / "holdfast.stamp").stat()
-    second = dev(started.root, "demo", "--rows", "7")
+    second = dev(started.root, "shell", "--rows", "7")
     assert (second.returncode, second.stdout, second.stderr) == (0, started.outputs[0][0], "")
     assert (started.root / ".venv" / "holdfast.stamp").stat() == stamp
 
@@ -123,18 +123,18 @@ def test_the_second_start_does_nothing_and_says_nothing(started: Started) -> Non
 def test_a_changed_lock_is_installed_into_the_environment_there_is(started: Started) -> None:
     with (started.root / "requirements.lock").open("a") as lock:
         lock.write("# renewed\n")
-    again = dev(started.root, "demo")
+    again = dev(started.root, "shell")
     assert again.returncode == 0, again.stderr
     assert "Installing the pinned dependencies" in again.stderr
     assert "Making .venv" not in again.stderr
-    assert dev(started.root, "demo").stderr == ""
+    assert dev(started.root, "shell").stderr == ""
 
 
 def test_a_dependency_with_another_hash_is_refused(tmp_path: Path) -> None:
     root = miniature(tmp_path)
     lock = root / "requirements.lock"
     lock.write_text(lock.read_text().split("sha256:")[0] + "sha256:" + "0" * 64 + "\n")
-    refused = dev(root, "demo")
+    refused = dev(root, "shell")
     assert refused.returncode != 0
     assert "HASH" in refused.stderr.upper()
     assert not (root / ".venv" / "holdfast.stamp").exists()  # nothing half done counts as done
@@ -156,7 +156,7 @@ def test_without_a_new_enough_python_it_says_so_in_one_line(tmp_path: Path) -> N
     old = tmp_path / "bin" / "python3"
     old.write_text("#!/bin/sh\nexit 1\n")  # what any check for a newer version gets from an old one
     old.chmod(0o755)
-    failed = dev(root, "demo", PATH=path)
+    failed = dev(root, "shell", PATH=path)
     assert failed.returncode == 1
     assert failed.stderr.splitlines() == [
         "[dev] Python 3.11 or newer is needed and none is on the path "
@@ -173,7 +173,7 @@ def test_an_old_java_home_is_named_in_one_line(started: Started, tmp_path: Path)
     module = started.root / "src" / "holdfast" / "java.py"
     text = module.read_text()
     module.write_text(text.replace("LEAST = 17", "LEAST = 1000"))
-    failed = dev(started.root, "demo", JAVA_HOME=str(home))
+    failed = dev(started.root, "shell", JAVA_HOME=str(home))
     module.write_text(text)
     assert failed.returncode == 1
     assert failed.stdout == ""

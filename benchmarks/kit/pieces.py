@@ -10,15 +10,15 @@ import numpy as np
 import pyarrow as pa
 from common import median
 
+from holdfast.ids import distance, id_of
 from holdfast.operators.aggregate import AggregateOperator, AggregateSpec, Column, StageSpec
-from holdfast.overlay.ids import distance, id_of
-from holdfast.recovery.choosing import Speeds
+from holdfast.recovery.choice import Speeds
 from holdfast.recovery.policies import Auto, Structure
 from holdfast.safety.shards import Cut, PieceName, Version, bounds
-from holdfast.sim.links import Speed
-from holdfast.sim.recovering_world import GIGABIT, STORE, RecoveringWorld
-from holdfast.sim.streams import Costs
 from holdfast.state import copies, merging
+from simulator.links import Speed
+from simulator.recovering_world import GIGABIT, STORE, RecoveringWorld
+from simulator.streams import Costs
 
 MB = 1 << 20
 LIMITED = Speed(up=12.5e6, down=125e6)

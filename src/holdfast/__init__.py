@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.api.status import ContainerStatus, StageStatus, Status
     from holdfast.api.stream import Stream
     from holdfast.api.windows import Window, session, sliding, tumbling
+    from holdfast.driver.history import Ongoing, RunEvent
     from holdfast.errors import (
         BugError,
         ContainerError,
@@ -48,19 +49,18 @@ if TYPE_CHECKING:
         StoreError,
         TokenError,
     )
-    from holdfast.master.autoscaling import Autoscale, PerExecutor
+    from holdfast.launch.fleet import Silence
+    from holdfast.master.autoscale import Autoscale, PerExecutor
     from holdfast.plan.epochs import Epoch, epoch
     from holdfast.recovery.policies import Auto, Chained, Line, Star, Store, Tree
     from holdfast.safety.policies import Delta, Shards, Sync
-    from holdfast.spark.fleet import Silence
-    from holdfast.spark.history import Ongoing, RunEvent
 
 __version__ = "0.1.0"
 
 _PLACES = {
     "Aggregate": "holdfast.api.aggregates",
     "Auto": "holdfast.recovery.policies",
-    "Autoscale": "holdfast.master.autoscaling",
+    "Autoscale": "holdfast.master.autoscale",
     "BugError": "holdfast.errors",
     "Chained": "holdfast.recovery.policies",
     "ContainerError": "holdfast.errors",
@@ -78,13 +78,13 @@ _PLACES = {
     "Job": "holdfast.api.job",
     "KeyedStream": "holdfast.api.keyed",
     "Line": "holdfast.recovery.policies",
-    "Ongoing": "holdfast.spark.history",
-    "PerExecutor": "holdfast.master.autoscaling",
+    "Ongoing": "holdfast.driver.history",
+    "PerExecutor": "holdfast.master.autoscale",
     "PlanError": "holdfast.errors",
     "Run": "holdfast.api.run",
-    "RunEvent": "holdfast.spark.history",
+    "RunEvent": "holdfast.driver.history",
     "Shards": "holdfast.safety.policies",
-    "Silence": "holdfast.spark.fleet",
+    "Silence": "holdfast.launch.fleet",
     "SinkError": "holdfast.errors",
     "SparkError": "holdfast.errors",
     "StageStatus": "holdfast.api.status",

@@ -12,15 +12,15 @@ import incubator
 import numpy as np
 import pyarrow as pa
 
-from holdfast.container.client import Address, Client
 from holdfast.container.service import ContainerService
+from holdfast.launch.local import ContainerProcess, ContainerSettings
 from holdfast.log.ledger import Ledger
 from holdfast.log.records import FEED, Batch, Fence, Prepare, SegmentRef
 from holdfast.log.segment import SegmentWriter, segment_name
 from holdfast.log.store import Store
 from holdfast.operators.aggregate import AggregateSpec, Column, StageSpec
-from holdfast.plan.stage import InputPlan, StagePlan
-from holdfast.spark.launcher import ContainerProcess, ContainerSettings
+from holdfast.operators.stage import InputPlan, StagePlan
+from holdfast.wire.client import Address, Client
 
 SLICES = 4
 ALL = list(range(SLICES))

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from container_kit import ALL, TOKEN, World, inputs, until
 
-from holdfast.container import checkpoints, reading
-from holdfast.container.hosting import HostedJob
-from holdfast.container.reading import Reading
+from holdfast.container import checkpoints
+from holdfast.container import reads as reading
+from holdfast.container.job import HostedJob
+from holdfast.container.reads import Reading
+from holdfast.driver.endpoint import Desk
 from holdfast.errors import ContainerError, EpochGone
 from holdfast.log.pack import Pack
 from holdfast.spark import scan as scanning
-from holdfast.spark.desk import Desk
 from holdfast.spark.scan import Scan
 
 KEYS = list(range(2000))

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from container_kit import World, hashes
 
-from holdfast.container.logreader import LogReader
+from holdfast.container.log_reader import LogReader
 from holdfast.container.slices import HeldSlice, HostedStage, Pieces, count
 from holdfast.container.staging import Staging
 from holdfast.log.ledger import Ledger
@@ -20,8 +20,8 @@ from holdfast.log.records import FEED, Batch, Fence, Prepare, SegmentRef
 from holdfast.log.segment import Segment, SegmentWriter, segment_name
 from holdfast.log.store import Store
 from holdfast.operators.aggregate import AggregateSpec, Column, StageSpec
+from holdfast.operators.stage import InputPlan, StagePlan
 from holdfast.operators.window import WindowSpec
-from holdfast.plan.stage import InputPlan, StagePlan
 
 SLICES = 16
 AGGREGATES = (

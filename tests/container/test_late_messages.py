@@ -12,7 +12,7 @@ import pyarrow.flight as flight
 import pytest
 from test_container_process import PLAN, SLICES, Hosted, push, rows_of
 
-from holdfast.container.hosting import HostedJob
+from holdfast.container.job import HostedJob
 from holdfast.container.staging import Staging
 from holdfast.container.threads import ThreadTable
 from holdfast.errors import EpochGone

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kit import Drill
 
-from holdfast.cluster import Cluster
+from tools.cluster import Cluster
 
 pytestmark = pytest.mark.spark
 

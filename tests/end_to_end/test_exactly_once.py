@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast import faults
-from holdfast.spark import epoch
+from holdfast.driver import epochs as epoch
 
 pytestmark = pytest.mark.spark
 PUSHED = {"preaggregate": False, "push": True}

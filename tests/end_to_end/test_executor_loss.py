@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from kit import Drill, Watch, finish
 
-from holdfast.cluster import Cluster
+from tools.cluster import Cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 

@@ -17,9 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 import holdfast as hf
 from holdfast.api.keyed import StageStream
 from holdfast.api.run import SECTION
+from holdfast.driver import epochs
 from holdfast.log.ledger import Ledger
 from holdfast.log.store import Store
-from holdfast.spark import epoch as epochs
 
 pytestmark = pytest.mark.spark
 LONG = 1000

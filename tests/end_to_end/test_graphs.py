@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import holdfast as hf
 from holdfast import faults
-from holdfast.spark import epoch as epoch_jobs
+from holdfast.driver import epochs as epoch_jobs
 
 register_pickle_by_value(model)  # containers cannot import it
 pytestmark = pytest.mark.spark

@@ -24,7 +24,7 @@ from holdfast.log.ledger import Ledger
 from holdfast.log.store import Store
 from holdfast.master.instructions import StoreCommit
 from holdfast.master.machine import Master
-from holdfast.spark import shell
+from holdfast.driver import loop as shell
 
 if __debug__:
     sys.exit("to be run with -O")

@@ -10,7 +10,7 @@ from kit import Drill, write_files
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.spark import tokens
+from holdfast.driver import tokens
 
 pytestmark = pytest.mark.spark
 

@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import holdfast as hf
-from holdfast.container.client import Address, Client
-from holdfast.log.mending import checksums
-from holdfast.spark import launcher
+from holdfast.launch import local as launcher
+from holdfast.log.repair import checksums
+from holdfast.wire.client import Address, Client
 
 pytestmark = pytest.mark.spark
 

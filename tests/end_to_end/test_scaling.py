@@ -9,9 +9,9 @@ from kit import NEVER, Drill, EpochsGoOn, Stage, Watch, finish, until
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.cluster import Cluster
 from holdfast.log.ledger import Ledger
 from holdfast.log.store import Store
+from tools.cluster import Cluster
 
 pytestmark = pytest.mark.spark
 

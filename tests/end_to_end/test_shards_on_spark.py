@@ -13,11 +13,11 @@ import psutil
 import pytest
 from kit import NEVER, Drill, EpochsGoOn, Stage, Watch, finish, until
 
-from holdfast.container.client import Address, Client, Unreachable
+from holdfast.driver import tokens
 from holdfast.errors import HoldfastError
 from holdfast.log.ledger import Ledger
 from holdfast.log.store import Store
-from holdfast.spark import tokens
+from holdfast.wire.client import Address, Client, Unreachable
 
 pytestmark = pytest.mark.spark
 SHARDS: dict[str, Any] = {"safety": "shards", "store_every": 1000}
@@ -133,7 +133,7 @@ class Outside:
 
     def _who(self, process: psutil.Process, token: str) -> Iterator[tuple[str, Client]]:
         """Whichever of the owners answers on one of this process's ports."""
-        if "holdfast.container.process" not in process.cmdline():
+        if "holdfast.launch.process" not in process.cmdline():
             return
         for connection in process.net_connections("tcp"):
             if connection.status != psutil.CONN_LISTEN:

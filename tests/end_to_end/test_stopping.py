@@ -22,9 +22,9 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 import holdfast as hf
 from holdfast.api.run import SECTION
+from holdfast.driver import loop as shell
 from holdfast.log.ledger import Ledger
 from holdfast.log.store import Store
-from holdfast.spark import shell
 
 pytestmark = pytest.mark.spark
 

@@ -20,7 +20,7 @@ import pytest
 from pyarrow import fs
 
 from holdfast.errors import FullDiskError, StoreError
-from holdfast.log import probing
+from holdfast.log import probe as probing
 from holdfast.log.store import Store
 
 

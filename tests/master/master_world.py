@@ -4,7 +4,7 @@ Everything a master asks for becomes a job; everything that comes of it becomes 
 decides which job goes on and which event is delivered next, so delays, reordering and doubling are just
 choices. The world watches: states and sink rows are compared with an oracle that folds the stored prepares.
 
-Store and containers are the simulator's (``holdfast.sim.job_model``). Time, networks and disks are its business; here
+Store and containers are the simulator's (``simulator.job_model``). Time, networks and disks are its business; here
 any order of anything is as likely as any other. An intake's rows carry its fence, as those of a plan that is not
 deterministic would.
 """
@@ -60,8 +60,8 @@ from holdfast.master.machine import Master
 from holdfast.safety.intervals import Interval
 from holdfast.safety.policies import Terms
 from holdfast.safety.shards import Cut
-from holdfast.sim import job_model
-from holdfast.sim.job_model import Store, spark_batch
+from simulator import job_model
+from simulator.job_model import Store, spark_batch
 
 FAULT = StoreError("a fault of this test")
 

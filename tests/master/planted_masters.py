@@ -22,7 +22,7 @@ from holdfast.master.instructions import (
     StoreCommit,
 )
 from holdfast.master.machine import Master
-from holdfast.master.moving import Phase
+from holdfast.master.moves import Phase
 
 
 class ScansTooEarly(Master):

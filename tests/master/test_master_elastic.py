@@ -56,7 +56,7 @@ from holdfast.master.instructions import (
 )
 from holdfast.master.machine import Master
 from holdfast.master.membership import FAILED_STARTS
-from holdfast.master.moving import Phase
+from holdfast.master.moves import Phase
 from holdfast.safety.intervals import Interval
 from holdfast.safety.policies import Terms
 

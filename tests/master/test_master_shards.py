@@ -12,7 +12,7 @@ from holdfast.master.events import Clock, ContainerLost, Failed, ReadySeen, Shar
 from holdfast.master.feed import BatchOffered
 from holdfast.master.instructions import Activate, Gather, Instruction, Restore, RunIntake, SaveShards, TellPeople
 from holdfast.master.readies import PATIENCE_SECONDS
-from holdfast.master.saving import AGAIN_SECONDS
+from holdfast.master.saves import AGAIN_SECONDS
 from holdfast.safety.intervals import Interval
 from holdfast.safety.policies import Terms
 from holdfast.safety.shards import Cut

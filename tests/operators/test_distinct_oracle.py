@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from join_model import Row, batch, plain
 
 from holdfast.errors import PlanError
+from holdfast.operators.data import from_plain, to_plain
 from holdfast.operators.distinct import DistinctOperator, DistinctSpec
 from holdfast.operators.spec import Column
-from holdfast.plan.data import from_plain, to_plain
 from holdfast.state.rows import Rows
 from holdfast.state.slice import NEVER, EpochTime, SliceState
 from holdfast.state.warm import warm

@@ -9,9 +9,9 @@ import pytest
 from join_model import Row, decode, plain
 
 from holdfast.errors import FunctionError, PlanError
+from holdfast.operators.data import from_plain, to_plain
 from holdfast.operators.join import JoinOperator, JoinSpec
 from holdfast.operators.spec import Column
-from holdfast.plan.data import from_plain, to_plain
 from holdfast.state.slice import NEVER, EpochTime, SliceState
 
 SPEC = JoinSpec(

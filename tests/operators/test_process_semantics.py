@@ -14,8 +14,8 @@ from process_model import at, epoch_time, given, stage
 
 from holdfast.api import states as hs
 from holdfast.errors import FunctionError, PlanError
+from holdfast.operators.data import from_plain, to_plain
 from holdfast.operators.process import ProcessOperator, ProcessSpec
-from holdfast.plan.data import from_plain, to_plain
 from holdfast.state.slice import PURGE_ABOVE, EpochTime, SliceState
 from holdfast.state.warm import warm
 

@@ -9,9 +9,9 @@ import pytest
 from join_model import batch, plain
 
 from holdfast.errors import FunctionError, PlanError
+from holdfast.operators.data import from_plain, to_plain
 from holdfast.operators.spec import Column
 from holdfast.operators.top_k import TopKOperator, TopKSpec
-from holdfast.plan.data import from_plain, to_plain
 from holdfast.state.slice import SliceState
 
 SPEC = TopKSpec((Column("g", "string"),), (Column("n", "bigint"), Column("word", "string")), ((0, True),), 2)

@@ -14,10 +14,10 @@ from holdfast.operators.join import JoinSpec
 from holdfast.operators.process import ProcessSpec
 from holdfast.operators.session import SessionSpec
 from holdfast.operators.spec import AggregateSpec, Column, StageSpec
+from holdfast.operators.stage import InputPlan, StagePlan, TimePlan
 from holdfast.operators.top_k import TopKSpec
 from holdfast.operators.window import WindowSpec
 from holdfast.plan.changes import Comparison, compare, mapping, mends, same_function, tables_of
-from holdfast.plan.stage import InputPlan, StagePlan, TimePlan
 from holdfast.state.typed import StateSpec
 
 KEYS = (Column("k", "bigint"),)

@@ -10,9 +10,9 @@ import pytest
 from holdfast.errors import StoreError
 from holdfast.operators.aggregate import AggregateOperator
 from holdfast.operators.spec import AggregateSpec, Column, StageSpec
+from holdfast.operators.stage import InputPlan, StagePlan
 from holdfast.plan.changes import accumulators_of
 from holdfast.plan.former import as_now
-from holdfast.plan.stage import InputPlan, StagePlan
 from holdfast.state import copies
 from holdfast.state.slice import SliceState
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from holdfast.recovery.choosing import Speeds
+from holdfast.recovery.choice import Speeds
 from holdfast.recovery.gathering import (
     Answered,
     Ask,

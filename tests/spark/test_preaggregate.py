@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from holdfast.plan.types import partial_types
 from holdfast.spark.preaggregate import (
     PartialColumnSpec as Spec,
 )
@@ -19,7 +20,6 @@ from holdfast.spark.preaggregate import (
     can_preaggregate,
     partial_aggregate,
 )
-from holdfast.spark.types import partial_types
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from test_container_process import Hosted, rows_of
 
-from holdfast.container.client import Address
+from holdfast.driver.endpoint import Desk
 from holdfast.errors import ContainerError
 from holdfast.spark import scan as scanning
-from holdfast.spark.desk import Desk
 from holdfast.spark.scan import Scan, groups_to_wire, in_ranges
+from holdfast.wire.client import Address
 
 
 @pytest.fixture

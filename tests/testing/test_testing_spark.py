@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 import holdfast as hf
 from holdfast import testing
 from holdfast.plan.ddl import schema_of
-from holdfast.spark.any_hashing import xxhash64
+from holdfast.state.value_hashing import xxhash64
 from holdfast.testing.values import to_table
 
 pytestmark = pytest.mark.spark

@@ -14,14 +14,14 @@ from holdfast.api.drawing import Drawing
 from holdfast.api.options import DEFAULT, OnOverflow, Options, Where
 from holdfast.api.stream import Stream
 from holdfast.errors import PlanError
-from holdfast.master.autoscaling import Autoscale, PerExecutor
+from holdfast.launch.fleet import Silence
+from holdfast.master.autoscale import Autoscale, PerExecutor
 from holdfast.plan.compile import JobPlan
 from holdfast.plan.frames import SparkFrame
 from holdfast.plan.graph import refuse_stateful
 from holdfast.recovery.policies import Recovery
 from holdfast.safety.policies import Safety
 from holdfast.spark import claims
-from holdfast.spark.fleet import Silence
 from holdfast.spark.sinks import folder_of
 from holdfast.spark.source import HoldfastDataSource
 
@@ -98,7 +98,7 @@ class Job(Drawing):
         ``drop_sinks`` names sinks that were removed while an epoch was under way, and shall not get it: without a word
         about them such a start is refused.
         """
-        from holdfast.api.starting import start
+        from holdfast.driver.start import start
 
         options = Options(
             containers=containers,

@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from holdfast.errors import PlanError
 from holdfast.operators.spec import Column
-from holdfast.spark.any_hashing import xxhash64
 from holdfast.state.types import AtomicType, required
+from holdfast.state.value_hashing import xxhash64
 from holdfast.state.values import WrongValueError, to_array
 
 

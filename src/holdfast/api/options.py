@@ -9,11 +9,11 @@ from typing import Any, Literal
 from holdfast.api.bandwidth import bytes_a_second
 from holdfast.api.choices import one_of, trigger_of
 from holdfast.errors import PlanError
-from holdfast.master.autoscaling import Autoscale, PerExecutor
+from holdfast.launch.fleet import Silence
+from holdfast.master.autoscale import Autoscale, PerExecutor
 from holdfast.plan.compile import MAX_SLICES
 from holdfast.recovery.policies import Auto, Chained, Line, Recovery, Star, Tree
 from holdfast.safety.policies import Delta, Safety, Shards, Terms, terms_of
-from holdfast.spark.fleet import Silence
 
 Where = Literal["auto", "driver", "executors"]
 OnOverflow = Literal["fail", "null"]

@@ -18,22 +18,22 @@ from pyspark.sql.streaming.query import StreamingQuery
 from holdfast.api.keyed import StageStream
 from holdfast.api.state import State
 from holdfast.api.status import Status, status_of
-from holdfast.api.waiting import Waiter, interruptible, is_gone
+from holdfast.driver import tokens
+from holdfast.driver.autoscaler import Scaling
+from holdfast.driver.endpoint import Desk
+from holdfast.driver.epochs import EpochJobs
+from holdfast.driver.loop import Shell, Stopping
 from holdfast.errors import ContainerError, FencedError, HoldfastError, PlanError, SparkError, StoreError
+from holdfast.interpreter import until_exit
 from holdfast.invariants import some
+from holdfast.launch.fleet import Fleet
 from holdfast.log.ledger import Ledger
 from holdfast.log.records import Batch, JobFile
 from holdfast.master import events as ev
-from holdfast.master.autoscaling import Autoscale, PerExecutor
-from holdfast.spark import tokens
-from holdfast.spark.desk import Desk
-from holdfast.spark.epoch import EpochJobs
-from holdfast.spark.fleet import Fleet
-from holdfast.spark.leaving import until_exit
+from holdfast.master.autoscale import Autoscale, PerExecutor
 from holdfast.spark.observing import observed
-from holdfast.spark.scaling import Scaling
+from holdfast.spark.query import Waiter, interruptible, is_gone
 from holdfast.spark.scan import groups_to_wire
-from holdfast.spark.shell import Shell, Stopping
 from holdfast.spark.words import spark_failed
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from holdfast.api.keys import key_rows
-from holdfast.container.client import Unreachable
 from holdfast.errors import ContainerError, EpochGone
 from holdfast.spark.scan import Scan
+from holdfast.wire.client import Unreachable
 
 if TYPE_CHECKING:
     from holdfast.api.run import Run

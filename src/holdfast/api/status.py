@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from holdfast.master.autoscaling import Advice
-from holdfast.spark.fleet import Member
-from holdfast.spark.history import ROUTINE, Ongoing, RunEvent
+from holdfast.driver.history import ROUTINE, Ongoing, RunEvent
+from holdfast.launch.fleet import Member
+from holdfast.master.autoscale import Advice
 
 if TYPE_CHECKING:
+    from holdfast.driver.loop import Shell
     from holdfast.plan.compile import JobPlan
-    from holdfast.spark.shell import Shell
 
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from holdfast.container.gentle import step_back
+from holdfast.container.priority import step_back
 from holdfast.container.slices import table_name
 from holdfast.errors import CorruptionError, EpochGone
 from holdfast.invariants import invariant

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO
 
-from holdfast.container.reading import Reading
+from holdfast.container.reads import Reading
 from holdfast.errors import ContainerError, EpochGone, FullDiskError
 from holdfast.log.pack import PackWriter
 from holdfast.log.store import Store

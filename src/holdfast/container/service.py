@@ -19,12 +19,9 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from holdfast import faults
-from holdfast.container import copying, wire
-from holdfast.container.client import Address
-from holdfast.container.gentle import gently
-from holdfast.container.hosting import HostedJob
-from holdfast.container.naming import named
-from holdfast.container.ringface import RingFace
+from holdfast.container import copies_out as copying
+from holdfast.container.job import HostedJob
+from holdfast.container.priority import gently
 from holdfast.container.staging import Staging
 from holdfast.container.threads import ThreadTable
 from holdfast.errors import ContainerError, HoldfastError
@@ -32,9 +29,13 @@ from holdfast.log.ledger import Ledger
 from holdfast.log.records import Prepare
 from holdfast.log.segment import Chunk
 from holdfast.log.store import Store
-from holdfast.plan.stage import StagePlan
+from holdfast.operators.stage import StagePlan
+from holdfast.ring.service import RingFace
 from holdfast.state.copies import Header
 from holdfast.state.slice import MAIN
+from holdfast.wire import framing as wire
+from holdfast.wire.causes import named
+from holdfast.wire.client import Address
 
 SCAN_ROWS = 65_536
 Answer = tuple[dict[str, Any], list[bytes]]

@@ -158,7 +158,7 @@ class Store:
 
     def probe(self) -> None:
         """Refuse a store that does not keep what the protocol stands on (see ``probing``)."""
-        from holdfast.log.probing import probe
+        from holdfast.log.probe import probe
 
         probe(self)
 

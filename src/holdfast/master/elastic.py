@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from holdfast.log.records import Fence
-from holdfast.master.asking import Asking
 from holdfast.master.balance import level
 from holdfast.master.copies import Copies, Sendings
 from holdfast.master.events import (
@@ -39,12 +38,13 @@ from holdfast.master.instructions import (
     performer,
 )
 from holdfast.master.membership import Membership
-from holdfast.master.moving import Move, Moves, Phase, grouped, slices_of
+from holdfast.master.moves import Move, Moves, Phase, grouped, slices_of
 from holdfast.master.operations import Operations
 from holdfast.master.placement import activate
 from holdfast.master.progress import Position, Progress
 from holdfast.master.readies import Readies
-from holdfast.master.saving import Saving
+from holdfast.master.requests import Asking
+from holdfast.master.saves import Saving
 
 HOT = 1.5
 HOT_SECONDS = 0.1

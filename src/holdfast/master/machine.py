@@ -17,7 +17,7 @@ from typing import NoReturn
 from holdfast.errors import ContainerError
 from holdfast.invariants import Impossible, invariant, some
 from holdfast.log.records import Fence, Ranges
-from holdfast.master.checkpointing import Checkpointing
+from holdfast.master.checkpoints import Checkpointing
 from holdfast.master.elastic import Elastic, Moment
 from holdfast.master.events import (
     Activated,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.invariants import invariant
-from holdfast.master.asking import Asking
 from holdfast.master.instructions import NeedContainers
+from holdfast.master.requests import Asking
 
 FAILED_STARTS = 3
 """So many containers in a row could not start, and no more are asked for until somebody scales again."""

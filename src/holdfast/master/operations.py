@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from holdfast.master.moving import Moves
+from holdfast.master.moves import Moves
 
 KEPT = 100
 

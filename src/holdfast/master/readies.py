@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from holdfast.log.records import Fence
-from holdfast.master.asking import Asking
 from holdfast.master.events import ReadySeen
 from holdfast.master.instructions import Gather, TellPeople
+from holdfast.master.requests import Asking
 
 PATIENCE_SECONDS = 60.0
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from holdfast.log.records import Fence
-from holdfast.master.asking import Asking
-from holdfast.master.checkpointing import Checkpointing
+from holdfast.master.checkpoints import Checkpointing
 from holdfast.master.elastic import Elastic
 from holdfast.master.events import Routing, Started
 from holdfast.master.flight import Flight
 from holdfast.master.instructions import EpochDone, Instruction, RunIntake, RunSink, StoreCommit, StorePrepare
 from holdfast.master.operations import Operation
 from holdfast.master.progress import Progress
+from holdfast.master.requests import Asking
 from holdfast.safety.policies import Terms
 
 

@@ -26,7 +26,7 @@ from holdfast.operators.accumulators import (
     Pick,
     Sum,
 )
-from holdfast.operators.counting import CountDistinct, ValuesSeen, values_seen
+from holdfast.operators.count_distinct import CountDistinct, ValuesSeen, values_seen
 from holdfast.operators.exact import ExactMoments, ExactSum
 from holdfast.operators.spec import AggregateSpec, Column, StageSpec
 from holdfast.state import arrow, fold, sketch

@@ -20,14 +20,14 @@ from typing import Any
 from holdfast.operators.accumulator import Accumulator
 from holdfast.operators.aggregate import accumulator_of
 from holdfast.operators.build import Spec, kind_of
-from holdfast.operators.counting import values_seen
+from holdfast.operators.count_distinct import values_seen
+from holdfast.operators.data import to_plain
 from holdfast.operators.distinct import DistinctSpec
 from holdfast.operators.process import ProcessSpec
 from holdfast.operators.session import SessionSpec
 from holdfast.operators.spec import AggregateSpec, StageSpec
+from holdfast.operators.stage import StagePlan, TimePlan
 from holdfast.operators.window import WindowSpec
-from holdfast.plan.data import to_plain
-from holdfast.plan.stage import StagePlan, TimePlan
 from holdfast.state.typed import StateSpec, TypedStates
 
 Aggregating = StageSpec | WindowSpec | SessionSpec

@@ -21,23 +21,23 @@ from pyspark.sql.types import StructType
 from holdfast.errors import PlanError
 from holdfast.invariants import Impossible
 from holdfast.operators.build import Spec, kind_of
+from holdfast.operators.data import to_plain
 from holdfast.operators.distinct import DistinctSpec
 from holdfast.operators.session import SessionSpec
 from holdfast.operators.spec import Column as PlainColumn
 from holdfast.operators.spec import StageSpec
+from holdfast.operators.stage import InputPlan, StagePlan
 from holdfast.operators.window import WindowSpec
 from holdfast.plan import epochs
 from holdfast.plan.bounds import Columns
-from holdfast.plan.data import to_plain
 from holdfast.plan.ddl import struct_of
+from holdfast.plan.event_times import filtered, watched
 from holdfast.plan.frames import Expression, Found, Frame, Given, S
 from holdfast.plan.graph import DIFF, Node, Output, Sink, Source, Stage, Step, evaluate, leaves, outputs, updating
-from holdfast.plan.stage import InputPlan, StagePlan
 from holdfast.plan.tagging import INPUT, Tagging, branch, tagged_union
-from holdfast.plan.watching import filtered, watched
-from holdfast.spark.hashing import can_hash
+from holdfast.plan.types import key_type_error
 from holdfast.spark.observing import observe
-from holdfast.spark.types import key_type_error
+from holdfast.state.hashing import can_hash
 from holdfast.state.slice import MAIN
 
 MAX_SLICES = 32_768

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from holdfast.errors import PlanError
 from holdfast.operators.build import Spec
 from holdfast.operators.spec import Column as PlainColumn
+from holdfast.operators.stage import InputPlan, StagePlan, TimePlan
 from holdfast.operators.timed import LATE
 from holdfast.plan.bounds import TIMES, Bound, Bounds, Columns, Reading, bounds_of, is_timed, together, traced
 from holdfast.plan.compile import PlannedStage, StageInput, Values, key_columns
 from holdfast.plan.frames import DIFF, Expression, Frame, Given
 from holdfast.plan.graph import Node, Output, Source, Stage, StageRows, leaves, outputs, updating
-from holdfast.plan.stage import InputPlan, StagePlan, TimePlan
 
 
 @dataclass

@@ -17,7 +17,7 @@ from holdfast.plan.compile import PlannedStage
 from holdfast.plan.draft import Draft, DraftInput
 from holdfast.plan.frames import Given
 from holdfast.plan.graph import updating
-from holdfast.spark.types import aggregate_result_type
+from holdfast.plan.types import aggregate_result_type
 
 if TYPE_CHECKING:
     from holdfast.api.aggregates import Aggregate

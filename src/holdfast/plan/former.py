@@ -18,9 +18,9 @@ import pyarrow as pa
 from holdfast.errors import StoreError
 from holdfast.operators.accumulators import Moments
 from holdfast.operators.exact import ExactMoments, ExactSum
+from holdfast.operators.stage import StagePlan
 from holdfast.plan.changes import Aggregating, accumulators_of, tables_of
 from holdfast.plan.graph import outputs
-from holdfast.plan.stage import StagePlan
 from holdfast.state import copies
 from holdfast.state.table import Layout
 

@@ -68,7 +68,7 @@ def tagging(schemas: Sequence[StructType]) -> tuple[Tagging, list[DataType]]:
 def tagged_union(branches: Sequence[DataFrame]) -> tuple[DataFrame, Tagging]:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-    from holdfast.spark.types import quoted
+    from holdfast.plan.types import quoted
 
     found, types = tagging([branch.schema for branch in branches])
     union: DataFrame | None = None

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import singledispatchmethod
 
 from holdfast.invariants import Impossible
-from holdfast.recovery.choosing import Speeds, settle
+from holdfast.recovery.choice import Speeds, settle
 from holdfast.recovery.plans import Branch, Sources
 from holdfast.recovery.policies import Auto, Star, Store, Structure
 from holdfast.safety.shards import Cut, Held, PieceName, Version, choose

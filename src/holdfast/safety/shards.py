@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from holdfast.overlay.ids import id_of
+from holdfast.ids import id_of
 
 FIRST = -(1 << 63)
 """The least hash: the state keeps them as signed numbers of 64 bits."""

@@ -19,8 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast import faults
-from holdfast.container import wire
-from holdfast.container.client import Address, Client
 from holdfast.errors import HoldfastError
 from holdfast.invariants import some
 from holdfast.log.files import Part
@@ -29,7 +27,9 @@ from holdfast.log.segment import Chunk, SegmentWriter, segment_name
 from holdfast.log.store import Store
 from holdfast.plan.tagging import Tagging
 from holdfast.spark.cutting import Cut, cut
-from holdfast.spark.hashing import xxhash64
+from holdfast.state.hashing import xxhash64
+from holdfast.wire import framing as wire
+from holdfast.wire.client import Address, Client
 
 TAG_SCHEMA = "tag string, rows binary"
 BLOCK_ROWS = 131_072  # what is sorted at once: larger blocks fall out of the cache, smaller ones make short chunks

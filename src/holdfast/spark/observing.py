@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.streaming.query import StreamingQuery
 
-from holdfast.spark.types import quoted
+from holdfast.plan.types import quoted
 
 _PREFIX = "holdfast "
 _NUMBERS = itertools.count()  # a metric's name must be the only one of its query

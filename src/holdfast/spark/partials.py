@@ -26,9 +26,9 @@ from holdfast.operators.top_k import TopKSpec
 from holdfast.operators.window import WindowSpec
 from holdfast.operators.window_top_k import WindowTopKSpec
 from holdfast.plan.compile import StageInput
+from holdfast.plan.types import simple_type
 from holdfast.spark.cutting import Cut
 from holdfast.spark.preaggregate import PartialColumnSpec, can_preaggregate, partial_aggregate
-from holdfast.spark.types import simple_type
 
 _STRETCH = "_stretch"
 

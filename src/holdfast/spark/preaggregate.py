@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 
 from holdfast.errors import PlanError
 from holdfast.invariants import Impossible, some
-from holdfast.spark.types import (
+from holdfast.plan.types import (
     aggregate_result_type,
     decimal_parameters,
     field_types,

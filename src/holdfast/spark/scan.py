@@ -21,8 +21,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from holdfast.container.client import Address, Client, Unreachable
 from holdfast.errors import ContainerError, EpochGone, HoldfastError
+from holdfast.wire.client import Address, Client, Unreachable
 
 GIVE_UP_SECONDS = 180.0
 RENEW_SECONDS = 15.0

@@ -14,7 +14,7 @@ import os
 from urllib.parse import unquote, urlsplit
 
 from holdfast.log.files import sync_files, sync_folder
-from holdfast.log.mending import checksum_name, checksums
+from holdfast.log.repair import checksum_name, checksums
 
 LOG_FOLDER = "_spark_metadata"
 _PART = 4 << 20  # a multiple of what one checksum is of

@@ -23,12 +23,12 @@ from holdfast.errors import PlanError, SinkError
 from holdfast.invariants import some
 from holdfast.plan.epochs import Epoch
 from holdfast.plan.graph import Sink as SinkPlan
+from holdfast.plan.types import simple_type
 from holdfast.spark import stamps
 from holdfast.spark.hadoop import list_names, local_path
 from holdfast.spark.settling import Settled
 from holdfast.spark.stamps import EPOCH_COLUMN
 from holdfast.spark.tables import DeltaSink, KafkaSink, TableSink, Wants, option
-from holdfast.spark.types import simple_type
 from holdfast.spark.words import own_words
 
 FILE_FORMATS = ("parquet", "orc", "json", "csv", "text", "xml", "avro")

@@ -16,15 +16,15 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import LongType, StructType
 
-from holdfast.container.client import Address, Client, Unreachable
+from holdfast.driver import tokens
+from holdfast.driver.endpoint import NAME
 from holdfast.errors import PlanError, StoreError
 from holdfast.invariants import Impossible
 from holdfast.log.ledger import Ledger
 from holdfast.log.records import JobFile
 from holdfast.log.store import Store
-from holdfast.spark import tokens
-from holdfast.spark.desk import NAME
 from holdfast.spark.scan import Scan, groups_from_wire, in_ranges
+from holdfast.wire.client import Address, Client, Unreachable
 
 EPOCH_COLUMN = "_epoch"
 

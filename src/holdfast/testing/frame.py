@@ -20,7 +20,7 @@ from holdfast.invariants import Impossible, invariant, some
 from holdfast.plan.compile import LEAF
 from holdfast.plan.ddl import data_type
 from holdfast.plan.frames import DIFF, Constant, Expression, Found, Given, Where
-from holdfast.spark.any_hashing import xxhash64
+from holdfast.state.value_hashing import xxhash64
 from holdfast.testing import sql
 from holdfast.testing.values import arrow_schema, atomic_of
 

@@ -10,14 +10,14 @@ from typing import cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.driver.counts import CAME
 from holdfast.invariants import some
 from holdfast.log.records import Fence, SegmentRef
 from holdfast.log.store import Store
 from holdfast.plan.compile import LEAF, StageInput
 from holdfast.plan.graph import Node
-from holdfast.spark.any_hashing import xxhash64
-from holdfast.spark.counting import CAME
 from holdfast.spark.intake import EventTime, Intake, IntakeTask
+from holdfast.state.value_hashing import xxhash64
 from holdfast.testing.frame import MemoryFrame
 
 _IN_PREPARE = 1 << 62  # bytes: however many, rows go into the prepare itself

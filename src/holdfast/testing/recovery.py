@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
-from holdfast.container.logreader import LogReader
+from holdfast.container.log_reader import LogReader
 from holdfast.container.slices import HeldSlice, HostedStage
 from holdfast.container.staging import Staging
 from holdfast.errors import EpochGone, FunctionError, PlanError
 from holdfast.invariants import some
 from holdfast.log.records import Prepare
-from holdfast.plan.stage import StagePlan
+from holdfast.operators.stage import StagePlan
 from holdfast.state.slice import Mode, SliceState
 from holdfast.testing.comparing import difference
 

@@ -20,14 +20,14 @@ from holdfast.api.keyed import StageStream
 from holdfast.api.keys import key_rows
 from holdfast.api.stream import Stream
 from holdfast.api.windows import span
+from holdfast.driver.counts import CAME
+from holdfast.driver.row_times import RowTimes
+from holdfast.driver.watermarks import Timekeeper
 from holdfast.errors import PlanError
 from holdfast.invariants import invariant
 from holdfast.log.records import FEED, Batch, Fence, Prepare
 from holdfast.plan.compile import Plan
 from holdfast.plan.graph import DIFF, Node, Sink, Source, evaluate, leaves, outputs, updating
-from holdfast.spark.counting import CAME
-from holdfast.spark.rowtimes import RowTimes
-from holdfast.spark.timekeeping import Timekeeper
 from holdfast.state.values import micros, moment
 from holdfast.testing.frame import MemoryFrame, positive
 from holdfast.testing.intake import Taken, take_in

@@ -1,0 +1,211 @@
+"""Sending copies of slices to peers, behind the epochs (ChronoStream III-B; ALGORITHMS §8).
+
+The owner pins the epoch and walks each slice in parts; a slice's lock is held for one part only. Each peer has a
+thread that asks what the peer has, pulls the parts it lacks and writes them at the peer's own pace, so that a slow or
+dead peer holds up nobody. A part that several peers want is encoded once, as long as they keep about the same pace:
+what waits for the slower ones is bounded, and what was let go is encoded again. The ack is the peer's answer to
+``versions`` afterwards, not the end of a stream.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from holdfast import faults
+from holdfast.container.job import HostedJob
+from holdfast.container.priority import step_back
+from holdfast.container.slices import table_name
+from holdfast.container.throttle import Bucket
+from holdfast.errors import EpochGone
+from holdfast.state import copies
+from holdfast.wire import framing as wire
+from holdfast.wire.client import Address, Client, Unreachable
+
+SILENCE_SECONDS = 10.0
+STREAM_SECONDS = 600.0  # the end of a stream whose peer neither reads nor dies; we have given it up long before
+SHARED_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Destination:
+    peer: Address
+    slices: tuple[int, ...]
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Destination:
+        return Destination(Address(data["container"], data["location"]), tuple(sorted(data["slices"])))
+
+
+def copy(
+    job: HostedJob,
+    incarnation: int,
+    epoch: int,
+    to: Sequence[Destination],
+    token: str,
+    bandwidth: float | None = None,
+    silence: float = SILENCE_SECONDS,
+) -> dict[str, Any]:
+    """Bring the peers' backups of these slices to ``epoch``; what each has afterwards, and who failed and why.
+
+    All peers together get ``bandwidth`` bytes a second; one that takes nothing for ``silence`` seconds has failed.
+    """
+    started = time.perf_counter()
+    name = f"copy-{epoch}-{uuid.uuid4().hex}"
+    job.reading.pin(name, epoch)
+    try:
+        walk = Walk(job, name, epoch, Counter(number for one in to for number in one.slices))
+        bucket = Bucket(bandwidth)
+        header = {"job": job.job, "incarnation": incarnation}
+        senders = [Sender(walk, bucket, one, header, token, silence) for one in to]
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.await_end()
+    finally:
+        job.reading.unpin(name, job.committed)
+    return {
+        "held": {sender.peer: sender.held for sender in senders if sender.failed is None},
+        "failed": {sender.peer: sender.failed for sender in senders if sender.failed is not None},
+        "bytes": sum(sender.nbytes for sender in senders),
+        "rows": sum(sender.rows for sender in senders),
+        "seconds": time.perf_counter() - started,
+    }
+
+
+class Walk:
+    """The parts of slices as of one epoch, encoded when the first peer wants them."""
+
+    def __init__(self, job: HostedJob, pin: str, epoch: int, peers: Mapping[int, int]) -> None:
+        self.job, self.pin, self.epoch = job, pin, epoch
+        self._peers = peers
+        self._lock = threading.Lock()
+        self._shared: OrderedDict[tuple[str, int, int, int, int], tuple[pa.RecordBatch, int]] = OrderedDict()
+        self._nbytes = 0
+
+    def parts(self, number: int, base: int) -> Iterator[tuple[str, copies.Header, pa.RecordBatch]]:
+        """All parts of a slice, table by table. Raises ``EpochGone`` where slice or epoch are not here any more."""
+        for stage, table in self.job.tables:
+            start = 0
+            while True:
+                part = self._part(stage, table, number, base, start)
+                header = copies.header_of(part)
+                yield table_name(stage, table), header, part
+                if header.last:
+                    break
+                start = header.stop
+
+    def _part(self, stage: str, table: int, number: int, base: int, start: int) -> pa.RecordBatch:
+        key = (stage, table, number, base, start)
+        with self._lock:
+            found = self._shared.pop(key, None)
+            if found is None:
+                self.job.reading.renew(self.pin)
+                part, takers = self.job.reading.part(stage, table, number, base, self.epoch, start), self._peers[number]
+            else:
+                part, takers = found
+                self._nbytes -= part.nbytes
+            if takers > 1:
+                self._shared[key] = (part, takers - 1)
+                self._nbytes += part.nbytes
+            while self._nbytes > SHARED_BYTES:
+                _, (old, _) = self._shared.popitem(last=False)
+                self._nbytes -= old.nbytes
+        return part
+
+
+class Sender(threading.Thread):
+    """What one peer gets, in a thread of its own."""
+
+    def __init__(
+        self, walk: Walk, bucket: Bucket, to: Destination, header: Mapping[str, Any], token: str, silence: float
+    ) -> None:
+        super().__init__(name=f"holdfast-copy-{to.peer.container}", daemon=True)
+        self.peer = to.peer.container
+        self.held: dict[int, int] = {}
+        self.failed: str | None = None
+        self.nbytes = self.rows = 0
+        self._walk, self._bucket, self._to = walk, bucket, to
+        self._header = header
+        self._token = token
+        self._silence = silence
+        self._streams: dict[str, flight.FlightStreamWriter] = {}
+        self._progress = time.monotonic()
+        self._given_up = False
+
+    def await_end(self) -> None:
+        """Until it is done, or has not got on for too long."""
+        while self.is_alive():
+            self.join(max(0.05, self._progress + self._silence - time.monotonic()))
+            if self.is_alive() and time.monotonic() - self._progress >= self._silence:
+                self._given_up = True
+                self.failed = f"it took nothing for {self._silence:g} s"
+                return
+
+    def run(self) -> None:
+        step_back()
+        try:
+            with Client(self._to.peer, self._token) as client:
+                try:
+                    self._send(client, self._versions(client))
+                finally:
+                    self._close_streams()
+                held = self._versions(client)
+            if not self._given_up:
+                self.held = held
+        except Exception as error:  # whatever it is, it is about this peer only
+            if not self._given_up:
+                self.failed = f"{type(error).__name__}: {error}"
+
+    def _versions(self, client: Client) -> dict[int, int]:
+        header = {**self._header, "slices": list(self._to.slices)}
+        answer, _ = client.call("versions", header, timeout=self._silence)
+        self._get_on()
+        return {int(number): version for number, version in answer["versions"].items()}
+
+    def _send(self, client: Client, have: Mapping[int, int]) -> None:
+        for number in self._to.slices:
+            base = have.get(number, -1)
+            if base >= self._walk.epoch:
+                continue  # it has this version, or a newer one
+            with suppress(EpochGone):  # the slice has moved on, or the pin cost too much: the others may still be here
+                for table, header, part in self._walk.parts(number, max(base, 0)):
+                    for bucket in (self._bucket, self._walk.job.upload):
+                        bucket.take(part.nbytes, self._get_on)
+                    stream = self._stream(client, table, part.schema)
+                    stream.write_with_metadata(part, wire.pack({"slice": number, "copy": asdict(header)}))
+                    self._get_on()
+                    faults.place("container", "mid-copy", self._walk.epoch)
+                    self.nbytes += part.nbytes
+                    self.rows += part.num_rows
+
+    def _stream(self, client: Client, table: str, schema: pa.Schema) -> flight.FlightStreamWriter:
+        if table not in self._streams:
+            header = {**self._header, "kind": "copy", "copy": self._walk.pin, "table": table, "epoch": self._walk.epoch}
+            self._streams[table] = client.push(header, schema.remove_metadata(), STREAM_SECONDS)
+        return self._streams[table]
+
+    def _close_streams(self) -> None:
+        """All of them, whatever one says; the first error is the one that counts."""
+        errors = []
+        for stream in self._streams.values():
+            try:
+                stream.close()
+            except (flight.FlightError, pa.ArrowException, OSError) as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _get_on(self) -> None:
+        if self._given_up:
+            raise Unreachable(f"{self.peer}: given up")
+        self._progress = time.monotonic()

@@ -1,0 +1,295 @@
+"""The slices of one job on this container, and what can be done to them.
+
+All slices of all stages answer the same six questions (``holdfast.state``), so this module knows nothing of
+aggregates. Work is cut by slice: the thread table runs them side by side (the kernels let go of the GIL), and each
+slice has one lock, held only while that slice is applied or read.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+from zlib import crc32
+
+from holdfast import faults
+from holdfast.container.backups import Backups, Loaders
+from holdfast.container.checkpoints import Checkpoints
+from holdfast.container.loads import Loads
+from holdfast.container.log_reader import LogReader
+from holdfast.container.reads import Reading
+from holdfast.container.restore import Revived, demoted
+from holdfast.container.slices import HeldSlice, HostedStage, Inputs, count
+from holdfast.container.staging import Staging
+from holdfast.container.threads import ThreadTable
+from holdfast.container.throttle import Bucket
+from holdfast.errors import ContainerError, EpochGone, FencedError
+from holdfast.log.ledger import Ledger
+from holdfast.log.pack import Pack
+from holdfast.log.records import Prepare
+from holdfast.operators.stage import StagePlan
+
+BUFFERED_SECONDS = 0.01
+"""Of its speed a link takes so much at once: what cards and switches buffer."""
+
+
+class HostedJob:
+    """One job's slices here, behind the fence of its newest master."""
+
+    def __init__(
+        self,
+        job: str,
+        plans: Sequence[StagePlan],
+        slices: int,
+        ledger: Ledger,
+        threads: ThreadTable,
+        staging: Staging,
+        upload: float | None = None,
+    ) -> None:
+        self.job = job
+        self.store = ledger.section
+        self.stages = {plan.name: HostedStage(plan, plan.build()) for plan in plans}
+        self.levels = max(plan.level for plan in plans)
+        self._opened = {name for plan in plans for name in plan.time.opened}
+        """Stages whose oldest session holds back the watermark of another."""
+        self.committed = 0
+        self.staging = staging
+        self.log = LogReader(ledger, staging, slices)
+        self.reading = Reading(self.stages)
+        self.checkpoints = Checkpoints(self.reading, self.store, lambda: self.committed)
+        self.backups = Backups({name: stage.operator for name, stage in self.stages.items()})
+        self.tables = [(name, at) for name, stage in self.stages.items() for at in range(len(stage.operator.layouts))]
+        self.loads = Loads()
+        self.upload = Bucket(upload, BUFFERED_SECONDS)
+        """What all that goes to peers passes: copies, pieces, branches."""
+        self.download, self.from_store = Bucket(None, BUFFERED_SECONDS), Bucket(None, BUFFERED_SECONDS)
+        """What comes from peers, and what a checkpoint is read through: for experiments with slow links."""
+        self._threads = threads
+        self._incarnation = 0
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        self.backups.close()
+
+    # --- who may speak ------------------------------------------------------------------------------------
+
+    def admit(self, incarnation: int) -> None:
+        with self._lock:
+            if incarnation < self._incarnation:
+                raise FencedError(
+                    f"Master {incarnation} of job '{self.job}' has been replaced by master {self._incarnation}.",
+                    safe="Nothing was changed by this request; the newer master owns the state.",
+                    todo="Stop this driver.",
+                )
+            self._incarnation = incarnation
+
+    def limit(self, rates: Mapping[str, float | None]) -> None:
+        """Other limits from now on, in bytes a second, for those links that are named."""
+        buckets = {"upload": self.upload, "download": self.download, "from_store": self.from_store}
+        named = {name: rates[name] for name in buckets if name in rates}
+        for name, rate in named.items():
+            if rate is not None and (type(rate) not in (int, float) or not 0 < rate < math.inf):
+                raise ContainerError(
+                    f"A limit is a positive number of bytes a second, or none; '{name}' is {rate!r}.",
+                    safe="The limits are as they were.",
+                )
+        for name, rate in named.items():
+            buckets[name].limit(rate)
+
+    # --- apply, undo, commit ------------------------------------------------------------------------------
+
+    def apply(self, prepare: Prepare, slices: Sequence[int], digests: Sequence[int] = ()) -> dict[str, Any]:
+        """Bring ``slices`` of the prepare's level from e-1 to e. Slices that are there already stay as they are."""
+        epoch = prepare.fence.epoch
+        sizes, advanced = {}, set[int]()
+        for stage in self.at_level(prepare.level):
+            todo = [number for number in slices if stage.held(number).state.epoch < epoch]
+            advanced.update(todo)
+            for group in self.log.groups(stage, prepare, todo):
+                rows = self.log.inputs_of(stage, prepare, group)
+
+                def run(number: int, stage: HostedStage = stage, rows: Mapping[int, Inputs] = rows) -> None:
+                    held = stage.held(number)
+                    parts = rows.get(number)
+                    with ExitStack() as locks:
+                        peers = {name: self.stages[name].held(number) for name in stage.plan.peers}
+                        for one in (*peers.values(), held):  # in the order of levels, as everywhere
+                            locks.enter_context(one.lock)
+                        started = time.perf_counter()
+                        stage.advance(held.state, prepare, parts, {name: peer.state for name, peer in peers.items()})
+                        seconds = time.perf_counter() - started
+                    self.loads.note(number, count(parts), seconds)
+
+                half = len(group.slices) // 2
+                self.each(group.slices[:half], run)
+                faults.place("container", "mid-apply", epoch)
+                self.each(group.slices[half:], run)
+                del rows, run  # before the next group's rows come
+            states = [held.state for held in list(stage.slices.values())]
+            counted = {number: dict(stage.held(number).state.counts) for number in todo}
+            sizes[stage.plan.name] = {
+                "changed": sum(state.changed for state in states),
+                "rows": sum(state.rows for state in states),
+                "counts": {number: counts for number, counts in counted.items() if counts},
+                "due": min((state.due for state in states if state.due is not None), default=None),
+            }
+            if stage.plan.name in self._opened:
+                sizes[stage.plan.name]["oldest"] = {number: stage.held(number).state.oldest for number in slices}
+        if prepare.level == self.levels:
+            self.staging.drop_through(epoch)
+            self.loads.end_epoch(advanced)
+        return {"stages": sizes, "digests": self._digests(prepare.level, epoch, digests)}
+
+    def undo(self, epoch: int, slices: Sequence[int]) -> None:
+        """Take ``epoch`` back on these slices, in every stage that has come so far."""
+        for stage in self.stages.values():
+            for held in [stage.held(number) for number in slices]:
+                with held.lock:
+                    if held.state.epoch == epoch:
+                        held.state.undo()
+
+    def commit(self, epoch: int) -> None:
+        """Every epoch up to this one is committed: what could undo it may go, unless a reader has it pinned."""
+        if epoch > self.committed:
+            self.committed = epoch
+            self.reading.release(epoch)
+
+    def _digests(self, level: int, epoch: int, slices: Sequence[int]) -> dict[int, int]:
+        """What the epoch puts out, as a checksum a slice: two owners of a slice must agree in every bit."""
+        found: dict[int, int] = {}
+
+        def digest(number: int) -> None:
+            total = 0
+            for stage in self.at_level(level):
+                held = stage.held(number)
+                with held.lock:
+                    batch = held.state.outputs(epoch, "changed")
+                for buffer in (buffer for column in batch.columns for buffer in column.buffers()):
+                    total = crc32(b"" if buffer is None else buffer, total)
+            found[number] = total
+
+        self.each(slices, digest)
+        return found
+
+    # --- come and go --------------------------------------------------------------------------------------
+
+    def restore(
+        self, slices: Sequence[int], epoch: int, checkpoint: int, packs: dict[str, list[int]]
+    ) -> dict[str, int]:
+        """Load ``slices`` as of ``checkpoint`` and replay the log up to ``epoch``; they appear when they are whole."""
+        revived = Revived(self)
+        loaded = revived.load_packs(slices, checkpoint, packs)
+        replayed = revived.replay(epoch)
+        self._appear(revived, epoch)
+        return {"loaded": loaded, "replayed": replayed}
+
+    def activate(self, slices: Sequence[int], epoch: int) -> dict[str, Any]:
+        """Make ``slices`` active at ``epoch`` from what is here, and the log above it. Backups are consumed."""
+        started = time.perf_counter()
+        revived = Revived(self)
+        from_backups = revived.stand_by(slices, epoch) if epoch else []
+        try:
+            # Before the first epoch nobody has anything, and a slice is made from that.
+            nbytes = revived.load_backups(from_backups) if epoch else revived.load_packs(slices, 0, {})
+            faults.place("container", "mid-activate", epoch)
+            replayed = revived.replay(epoch)
+        except BaseException:
+            revived.give_back()
+            raise
+        self._appear(revived, epoch)
+        return {"bytes": nbytes, "replayed": replayed, "seconds": time.perf_counter() - started}
+
+    def demote(self, slices: Sequence[int], epoch: int) -> None:
+        """Active slices at exactly this committed epoch become backups of that version."""
+        for number in slices:
+            held = {name: stage.slices.get(number) for name, stage in self.stages.items()}
+            if self.backups.versions([number]).get(number) == epoch and not any(held.values()):
+                continue  # asked before
+            self._demote(number, {name: one for name, one in held.items() if one is not None}, epoch)
+            faults.place("container", "mid-demote", epoch)
+
+    def _demote(self, number: int, held: dict[str, HeldSlice], epoch: int) -> None:
+        with ExitStack() as locks:
+            for one in held.values():
+                locks.enter_context(one.lock)
+            at = sorted({one.state.epoch for one in held.values()})
+            if len(held) < len(self.stages) or at != [epoch]:
+                raise EpochGone(
+                    f"Slice {number} cannot become a backup of epoch {epoch}: it is "
+                    + (f"at {', '.join(map(str, at))}." if held else "not here."),
+                    safe="It is as it was.",
+                    todo="Ask the master again.",
+                )
+            self.backups.put(number, epoch, demoted({name: one.state for name, one in held.items()}))
+            self.forget([number])
+
+    def forget(self, slices: Iterable[int]) -> None:
+        numbers = list(slices)
+        with self._lock:
+            for stage in self.stages.values():
+                for number in numbers:
+                    stage.slices.pop(number, None)
+        self.loads.forget(numbers)
+        self._threads.forget((self.job, number) for number in numbers)
+
+    def keep_backup(self, number: int, version: int, loaders: Loaders) -> None:
+        """Keep it as a backup, unless the slice is active here by now: it has no backup beside itself."""
+        with self._lock:
+            if not any(number in stage.slices for stage in self.stages.values()):
+                self.backups.put(number, version, loaders)
+
+    def _appear(self, revived: Revived, epoch: int) -> None:
+        with self._lock:
+            for name, held in revived.fresh.items():
+                self.stages[name].slices.update(held)
+                self.backups.drop(held)
+            self.committed = max(self.committed, epoch)
+        self.reading.release(self.committed)
+
+    def repartition(self) -> None:
+        """Every key into a new table, as a container must whose threads each have a table of their own (a baseline)."""
+        for stage in self.stages.values():
+            for held in list(stage.slices.values()):
+                with held.lock:
+                    epoch = held.state.epoch
+                    tables = range(len(stage.operator.layouts))
+                    held.state.load([held.state.delta(0, epoch, table=at) for at in tables] if epoch else [], epoch)
+
+    # --- checkpoint ---------------------------------------------------------------------------------------
+
+    def checkpoint(self, epoch: int, slices: Sequence[int], pack: str) -> dict[str, Any]:
+        """Write ``slices`` as of ``epoch`` into one pack, behind whatever epochs run meanwhile."""
+        return {"bytes": self.checkpoints.write(epoch, slices, pack)}
+
+    def verify(self, packs: Iterable[str]) -> int:
+        """Read packs back, every byte of them. Raises on the first that is not what was written."""
+        return sum(Pack.open(self.store, name).verify() for name in packs)
+
+    # --- about itself -------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        stages = {}
+        for name, stage in self.stages.items():
+            states = [held.state for held in list(stage.slices.values())]
+            stages[name] = {
+                "slices": len(states),
+                "rows": sum(state.rows for state in states),
+                "bytes": sum(state.nbytes for state in states),
+            }
+        return {
+            "stages": stages,
+            "committed": self.committed,
+            "staged": self.staging.used,
+            "backups": self.backups.count,
+            "backup_bytes": self.backups.nbytes,
+        }
+
+    def at_level(self, level: int) -> list[HostedStage]:
+        return [stage for stage in self.stages.values() if stage.plan.level == level]
+
+    def each(self, slices: Sequence[int], run: Callable[[int], None]) -> None:
+        """Run it for all these slices, each on the thread it belongs to."""
+        self._threads.each(slices, lambda number: (self.job, number), run)

@@ -1,0 +1,411 @@
+"""A job that comes back with another graph: its state is brought into the new shape before anything runs.
+
+The log is in terms of the graph that wrote it, so it must not be replayed with another. Hence, on the driver, before
+the first container starts: bring every slice to the last committed epoch with the stages as they were, convert it
+column by column, write all of it as one checkpoint, and put that checkpoint and the new graph into the store as one
+file. Until that file is there nothing has happened and the old job can go on; after it only the new one can.
+
+An epoch that is prepared and not committed can only be finished in the terms in which it began, with one exception: a
+function raised in it, or a result overflowed. Then the same file says that the new functions, or nulls, finish it (the
+design has a file of its own for that, beside the ``prepare``; but two files are not written at once, and functions are
+in the graph's).
+
+One process does it, some slices at a time. Doing it in containers would be faster for a large state, but every
+container would have to run two graphs at once; a change of the graph is rare, and a restart anyway.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast import faults
+from holdfast.container.job import HostedJob
+from holdfast.container.slices import table_name
+from holdfast.container.staging import Staging
+from holdfast.container.threads import ThreadTable
+from holdfast.errors import FencedError, HoldfastError, StoreError
+from holdfast.invariants import some
+from holdfast.log.ledger import Ledger
+from holdfast.log.pack import Pack, PackWriter, SliceState, pack_name
+from holdfast.log.records import SPARK, Fence, GraphFile, JobFile, Manifest
+from holdfast.operators.build import Operator
+from holdfast.operators.process import ProcessSpec
+from holdfast.operators.stage import StagePlan
+from holdfast.plan.changes import Aggregating, Comparison, TableSource, compare, mapping, mends
+from holdfast.plan.former import as_now
+from holdfast.spark.rebase import rebase
+from holdfast.state import copies
+
+if TYPE_CHECKING:
+    from holdfast.plan.compile import JobPlan
+
+LOG = logging.getLogger("holdfast")
+BYTES_AT_ONCE = 512 << 20
+"""About how much state is in memory at a time."""
+_INFLATED = 4  # what packs and segments take in memory, against what they take in the store
+_VALUE_COLUMNS = 3  # of a process state that is a single value; one that is a container has two
+
+Copies = dict[tuple[str, int], pa.RecordBatch]
+"""Full copies by table and slice."""
+
+
+def look(ledger: Ledger, file: JobFile, plan: JobPlan) -> Upgrade | None:
+    """What must be done before the job can run with this plan. What cannot be is refused before anything is written."""
+    graph = ledger.graph()
+    stored, fingerprint = (graph.stages, graph.graph) if graph else (file.stages, file.graph)
+    if not stored:
+        return None  # a store from before stages were written down: its fingerprint is the same
+    before, now = (
+        [StagePlan.from_dict(one) for one in stored],
+        [StagePlan.from_dict(one.to_dict()) for one in plan.stages],
+    )
+    asked = plan.fingerprint()
+    found = compare(before, now, fingerprint["sources"], asked["sources"])
+    if found.refusals:
+        raise StoreError(
+            f"Job {file.name!r} is not what it was when its store {ledger.store.uri} was last written, and its state "
+            "cannot become what it is now:\n" + "\n".join(f"    {line}" for line in found.refusals),
+            safe="Nothing was changed.",
+            todo="Start the job as it was; give a stage that means something else another name; or use a new store.",
+        )
+    upgrade = Upgrade(ledger, file, before, now, asked, found)
+    if not (found.converts or upgrade.moves_sources):
+        return None
+    upgrade.refuse_shared()
+    upgrade.standing()
+    return upgrade
+
+
+def refuse_rival(ledger: Ledger, seen: GraphFile | None, job: str) -> None:
+    """For the owner of a job: the graph must still be the one that its plan was compared with."""
+    if ledger.graph(again=True) != seen:
+        raise _overtaken(job)
+
+
+def _overtaken(job: str) -> FencedError:
+    return FencedError(
+        f"Another driver was started for job {job!r} while this one looked at its graph.",
+        safe="Nothing was changed by this one.",
+        todo="Start again, one driver only.",
+    )
+
+
+class Upgrade:
+    """One change of a job's graph, found possible. ``perform`` does it."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        file: JobFile,
+        stored: Sequence[StagePlan],
+        asked: Sequence[StagePlan],
+        fingerprint: dict[str, Any],
+        found: Comparison,
+    ) -> None:
+        self.changes = found.changes
+        self._ledger = ledger
+        self._file = file
+        self._stored = {plan.name: plan for plan in stored}
+        self._asked = asked
+        self._fingerprint = fingerprint
+        former = ledger.graph()
+        self._converts = found.converts
+        known = former.graph if former else file.graph
+        # The source at each place of Spark's plan, as it was and as it is.
+        self._places = known.get("sources", []), fingerprint.get("sources", [])
+        self._shared = [*known.get("shared", []), *fingerprint.get("shared", [])]
+
+    @property
+    def moves_sources(self) -> bool:
+        """Other stages and stateless sinks read the sources than before."""
+        before, now = self._places
+        return bool(before != now)
+
+    def standing(self) -> tuple[int, int]:
+        """The last committed epoch, and how many levels of the next one are prepared and mended by this change. One
+        that has begun and is not mended can only be finished as it began: then nothing can be changed yet."""
+        commit, prepared = self._ledger.last_committed(), self._ledger.last_prepared()
+        committed = commit.fence.epoch if commit else 0
+        if prepared is None or prepared[0] <= committed:
+            return committed, 0
+        epoch, level = prepared
+        failed = self._ledger.failed(epoch)
+        functions_alone = not self.moves_sources and mends(list(self._stored.values()), self._asked, level)
+        if failed is not None and functions_alone:
+            return committed, level
+        raise StoreError(
+            f"Job {self._file.name!r} has changed, but epoch {epoch} was begun before that and is not committed: what "
+            "it is has been fixed in terms of the job as it was."
+            + (f" It failed: {failed.text}" if failed is not None else ""),
+            safe="Nothing was changed.",
+            todo=f"Start once more with the job as it was, so that epoch {epoch} is finished."
+            if failed is None
+            else "Start with nothing changed but the function that failed, and its states, or on_overflow='null': that "
+            f"finishes epoch {epoch} (stages below level {level} have done their part of it). Then change the rest.",
+        )
+
+    def refuse_shared(self) -> None:
+        """Spark numbers what its readers note by reader, and sources that are one DataFrame have one between them."""
+        if self.moves_sources and self._shared:
+            one, other = self._shared[0]
+            raise StoreError(
+                f"Job {self._file.name!r} has other stages or sinks over its sources than before, and '{one}' and "
+                f"'{other}' are made of the same streaming DataFrame: which of Spark's notes belong to which source "
+                "cannot be told.",
+                safe="Nothing was changed.",
+                todo="Start the job with the stages and sinks over sources that it had; or, in a new store, read that "
+                "DataFrame once and branch the stream.",
+            )
+
+    def perform(self, incarnation: int) -> GraphFile:
+        """Convert the state and put the new graph in its place. For the owner of the job only: it must be the one that
+        nobody else prepares epochs for."""
+        began, (epoch, mended) = time.monotonic(), self.standing()
+        former = self._ledger.graph()
+        version = former.version + 1 if former else 1
+        spark = self._ledger.spark
+        if self.moves_sources:
+            spark = f"{SPARK}-{version}-{incarnation}"
+            if self._ledger.section.exists(f"{self._ledger.spark}/metadata"):
+                commit = self._ledger.last_committed()
+                done = (
+                    commit.batch.batch_id if commit else -1
+                )  # where reading begins may be noted before the first epoch
+                rebase(self._ledger.section, self._ledger.spark, spark, *self._places, done)
+        graph = GraphFile(
+            version=version,
+            epoch=epoch,
+            incarnation=incarnation,
+            graph=self._fingerprint,
+            stages=[plan.to_dict() for plan in self._asked],
+            changes=list(self.changes),
+            packs=[],
+            slices=[],
+            created=time.time_ns() // 1_000_000,
+            mends=mended,
+            spark=spark,
+        )
+        if not self._converts:  # log and checkpoints are in the terms of both
+            kept = (former.epoch, former.packs, former.slices, former.mends) if former else (0, [], [], 0)
+            graph = replace(graph, epoch=kept[0], packs=kept[1], slices=kept[2], mends=kept[3])
+        elif epoch:
+            manifest = self._checkpoint(incarnation, epoch, version)
+            graph = replace(graph, packs=list(manifest.packs), slices=list(manifest.slices))
+        faults.place("driver", "before-graph", epoch)
+        owner = self._ledger.newest_owner()
+        if owner is None or owner.incarnation != incarnation:
+            raise _overtaken(self._file.name)
+        self._ledger.put_graph(graph)
+        if mended:
+            self.changes += (f"epoch {epoch + 1}, which had failed, is finished by the job as it is now",)
+        faults.place("driver", "after-graph", epoch)
+        LOG.info("the graph was changed at epoch %d in %.1f s", epoch, time.monotonic() - began)
+        return graph
+
+    # --- the checkpoint that the new graph begins with ------------------------------------------------------------
+
+    def _checkpoint(self, incarnation: int, epoch: int, version: int) -> Manifest:
+        """From the newest checkpoint of the graph there was; from the one before it if that cannot be read."""
+        manifests = self._ledger.manifests(lambda error: LOG.warning("%s", error))
+        failure: StoreError | None = None
+        for manifest in [*reversed(manifests), None][:2]:
+            try:
+                if manifest is not None and manifest.epoch == epoch and self._fits():
+                    return manifest
+                return self._converted(manifest, Fence(incarnation, epoch, 0), f"graph{version}")
+            except StoreError as error:
+                LOG.warning("%s", error)
+                failure = failure or error
+        raise some(failure, "neither read nor failed")
+
+    def _fits(self) -> bool:
+        """The state is in the new shape already: only functions, or places in the log, are others."""
+        plans = {plan.name: plan for plan in self._asked}
+        return plans.keys() == self._stored.keys() and not any(
+            mapping(self._stored[name].operator, plan.operator) for name, plan in plans.items()
+        )
+
+    def _converted(self, manifest: Manifest | None, fence: Fence, label: str) -> Manifest:
+        store, slices = self._ledger.section, self._file.slices
+        name = pack_name(fence, label)
+        with ExitStack() as stack:
+            source: _Packed | _Replayed
+            if manifest is not None and manifest.epoch == fence.epoch:
+                source = _Packed(self._ledger, manifest, list(self._stored.values()))
+            else:
+                source = _Replayed(self._ledger, self._file, self._replayed(), manifest, fence.epoch)
+                stack.callback(source.close)
+            nbytes = PackWriter().write(store, name, self._slices(source, fence.epoch))
+        faults.place("driver", "after-pack", fence.epoch)
+        Pack.open(store, name).verify()
+        LOG.info("%s is written and verified: %d slices, %d bytes", name, slices, nbytes)
+        return Manifest(fence.epoch, fence, (name,), (0,) * slices, "the driver that changed the graph")
+
+    def _replayed(self) -> list[StagePlan]:
+        """The stages whose state stays, and those that they look into, even if these go."""
+        wanted = [plan.name for plan in self._asked if plan.name in self._stored]
+        for name in wanted:  # grows while it is walked
+            wanted += [peer for peer in self._stored[name].peers if peer not in wanted]
+        return [plan for name, plan in self._stored.items() if name in wanted]
+
+    def _slices(self, source: _Packed | _Replayed, epoch: int) -> Iterator[SliceState]:
+        """Every table of every slice in the new shape, some slices at a time."""
+        slices = self._file.slices
+        stages = [_Stage(self._stored.get(plan.name), plan, epoch) for plan in self._asked]
+        size = max(1, slices // max(1, -(-source.nbytes // BYTES_AT_ONCE)))
+        for first in range(0, slices, size):
+            group = range(first, min(slices, first + size))
+            found = source.copies(group, [table for stage in stages for table in stage.sources])
+            for number in group:
+                for stage in stages:
+                    for table, copy in stage.converted(found, number):
+                        yield SliceState(table, number, epoch, copy)
+            faults.place("driver", "mid-change", epoch)
+            LOG.info("the graph changes: %d of %d slices are converted", group.stop, slices)
+
+
+# --- where the old state comes from ---------------------------------------------------------------------------------
+
+
+class _Packed:
+    """A checkpoint of the very epoch: its packs, as they are."""
+
+    def __init__(self, ledger: Ledger, manifest: Manifest, plans: Sequence[StagePlan]) -> None:
+        self._manifest = manifest
+        # Others have the layout that they always had, and a function may not even load any more.
+        self._tables = {
+            table_name(plan.name, at): (plan, at, layout)
+            for plan in plans
+            if isinstance(plan.operator, Aggregating)
+            for at, layout in enumerate(plan.build().layouts)
+        }
+        self._packs = {name: Pack.open(ledger.section, name) for name in manifest.packs}
+        self.nbytes = _INFLATED * sum(ledger.section.size(name) for name in manifest.packs)
+
+    def copies(self, slices: Sequence[int], tables: Sequence[str]) -> Copies:
+        found: Copies = {}
+        for number in slices:
+            pack = self._packs[self._manifest.pack_of(number)]
+            for table in tables:
+                copy = _one_batch(pack.slice(table, number))
+                found[table, number] = as_now(*self._tables[table], copy) if table in self._tables else copy
+        return found
+
+
+class _Replayed:
+    """A checkpoint, or nothing, and the log above it, applied by the stages as they were."""
+
+    def __init__(
+        self, ledger: Ledger, file: JobFile, plans: Sequence[StagePlan], manifest: Manifest | None, epoch: int
+    ) -> None:
+        self._manifest, self._epoch = manifest, epoch
+        checkpoint = manifest.epoch if manifest else 0
+        own = Ledger(ledger.store, ledger.section_name)
+        logged = sum(ref.nbytes for one in own.prepares(checkpoint + 1, epoch) for ref in one.segments)
+        packed = sum(own.section.size(name) for name in manifest.packs) if manifest else 0
+        self.nbytes = _INFLATED * (packed + logged)
+        LOG.info("the graph changes: %d epochs of the old one are replayed", epoch - checkpoint)
+        self._job: HostedJob | None = None
+        if plans:
+            _refuse_unloadable(plans)
+            self._threads = ThreadTable(os.cpu_count() or 1)
+            self._job = HostedJob(file.job_id, plans, file.slices, own, self._threads, Staging(0))
+
+    def copies(self, slices: Sequence[int], tables: Sequence[str]) -> Copies:
+        if self._job is None:
+            return {}
+        packs: dict[str, list[int]] = {}
+        for number in slices if self._manifest else ():
+            packs.setdefault(self._manifest.pack_of(number), []).append(number)  # type: ignore[union-attr]
+        self._job.restore(slices, self._epoch, self._manifest.epoch if self._manifest else 0, packs)
+        found = {(str(table), number): copy for table, number, _, copy in self._job.reading.packed(self._epoch, slices)}
+        self._job.forget(slices)
+        return found
+
+    def close(self) -> None:
+        if self._job is not None:
+            self._job.close()
+            self._threads.close()
+
+
+def _refuse_unloadable(plans: Sequence[StagePlan]) -> None:
+    for plan in plans:
+        try:
+            plan.build()
+        except HoldfastError:
+            raise
+        except Exception as error:  # unpickling runs whatever code the function needs
+            raise StoreError(
+                f"The function of stage '{plan.name}' as it was cannot be loaded any more: "
+                f"{type(error).__name__}: {error}. It is needed once more, to finish what the log has for it.",
+                safe="Nothing was changed.",
+                todo="Keep the old function's module where it was until the job has started with the new one.",
+            ) from error
+
+
+# --- from shape to shape --------------------------------------------------------------------------------------------
+
+
+class _Stage:
+    """One stage of the new graph, and how its tables come from those of the stage it was."""
+
+    def __init__(self, stored: StagePlan | None, asked: StagePlan, epoch: int) -> None:
+        operator: Operator = asked.build()
+        self._layouts = operator.layouts
+        self._names = [table_name(asked.name, at) for at in range(len(self._layouts))]
+        self._states = operator.states if isinstance(asked.operator, ProcessSpec) else None  # type: ignore[attr-defined]
+        empty = operator.new_slice()
+        empty.load([], epoch)
+        self._empty = [empty.delta(0, epoch, table=at) for at in range(len(self._layouts))]
+        self._mapping: list[TableSource] | None = None
+        if stored is None:
+            self._mapping = [TableSource(None, ())] * len(self._layouts)
+        else:
+            self._mapping = mapping(stored.operator, asked.operator)
+        self._from = [
+            None if one.table is None else table_name(asked.name, one.table) for one in self._mapping or ()
+        ] or list[str | None](self._names)
+
+    @property
+    def sources(self) -> list[str]:
+        """The old tables that are needed."""
+        return [name for name in self._from if name is not None]
+
+    def converted(
+        self, found: Mapping[tuple[str, int], pa.RecordBatch], number: int
+    ) -> Iterator[tuple[str, pa.RecordBatch]]:
+        for at, (name, source) in enumerate(zip(self._names, self._from, strict=True)):
+            if source is None:
+                yield name, self._empty[at]
+            elif self._mapping is None:
+                yield name, found[source, number]
+            else:
+                copy = copies.reshaped(found[source, number], at, self._layouts[at], self._mapping[at].columns)
+                yield name, self._without_empty(copy) if self._states is not None and at == 0 else copy
+
+    def _without_empty(self, copy: pa.RecordBatch) -> pa.RecordBatch:
+        """Keys of a function that have lost their last state are dead, unless they have timers."""
+        alive = np.asarray(copy.column("a1")) != 0
+        for state in self._states.states:  # type: ignore[union-attr]
+            if state.width == _VALUE_COLUMNS:
+                alive |= np.asarray(copy.column(f"a{state.first + 1}")) != 0
+            else:
+                alive |= np.asarray(pc.binary_length(copy.column(f"a{state.first}"))) != 0
+        place = copy.schema.get_field_index("a0")
+        return copy.set_column(place, copy.schema.field(place), pa.array(alive.astype(np.uint8)))
+
+
+def _one_batch(packed: pa.Table) -> pa.RecordBatch:
+    """A table's parts as one; a table without rows has none."""
+    whole = packed.combine_chunks().to_batches()
+    return whole[0] if whole else pa.RecordBatch.from_pylist([], packed.schema)

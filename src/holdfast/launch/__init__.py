@@ -1,0 +1,1 @@
+"""Where containers come from and how they are watched: local processes, a fork server, Spark's executors."""

@@ -1,0 +1,1 @@
+"""The ring on real containers: nodes, pieces, saving and healing. Its protocol is ``ring.overlay``, which is pure."""

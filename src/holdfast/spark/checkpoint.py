@@ -1,0 +1,194 @@
+"""Spark's own checkpoint, kept as durably as ours.
+
+Spark renames its files into place and syncs none. So every prepare carries those of its batch (``carry``): what it
+planned, and what its sources have noted since the prepare before. What is too large for that (a list of many files, a
+compact file, which replaces the lists before it) is synced first. At a start what a power cut took is written again
+(``mend``), before Spark looks at it. And before prepares are deleted, what they carry is synced (``settle``), so that
+a note from long ago is never only in a file that has gone.
+
+All of this is for local disks. Elsewhere a file that was closed is whole and durable by itself, as far as the location
+promises anything; there prepares carry only what is read anyway.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterable
+
+from holdfast.errors import CorruptionError
+from holdfast.log import repair as mending
+from holdfast.log.files import TEMPORARY, sync_files
+from holdfast.log.ledger import Ledger
+from holdfast.log.records import Batch, Carried
+
+CARRIED_BYTES = 64 << 10
+"""A larger file is synced instead."""
+
+Signature = tuple[int, int, int]
+
+
+class SparkNotes:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._section = ledger.section
+        self._metadata = b""
+        self._offsets: tuple[int, bytes] = (-1, b"")
+        self._safe: dict[str, Signature] = {}  # notes of sources that are synced, or in a prepare
+        self._before: dict[str, Signature] = {}  # the same, without what was carried last
+        self._synced: dict[str, Signature] = {}
+        self._lock = threading.Lock()
+
+    # --- what a batch is ----------------------------------------------------------------------------------
+
+    def metadata(self) -> bytes:
+        self._metadata = self._metadata or self._section.read(f"{self._ledger.spark}/{mending.METADATA}")
+        return self._metadata
+
+    def offsets(self, batch_id: int) -> bytes:
+        if self._offsets[0] != batch_id:
+            self._offsets = batch_id, self._section.read(f"{self._ledger.spark}/offsets/{batch_id}")
+        return self._offsets[1]
+
+    def carry(self, batch: Batch) -> tuple[Carried, list[bytes]]:
+        """What the prepare of a batch carries of Spark's files, numbered from 0. When it returns, everything else that
+        Spark needs to offer the batch again is synced. A tick has no files of its own."""
+        with self._lock:
+            found = self._sources() if self._section.is_local else {}
+            names = mending.current(found)
+            files: dict[str, bytes] = {}
+            if batch.tick:  # Spark may be planning its next batch meanwhile, and what it compacts has not gone yet
+                names = mending.current(name for name, sign in found.items() if self._safe.get(name) == sign)
+            else:
+                files = {mending.METADATA: self.metadata(), f"offsets/{batch.batch_id}": self.offsets(batch.batch_id)}
+                new = {name for name in names if self._safe.get(name) != found[name]}
+                large = {name for name in new if name.endswith(".compact") or found[name][1] > CARRIED_BYTES}
+                self._sync(large)
+                files |= {name: self._section.read(f"{self._ledger.spark}/{name}") for name in sorted(new - large)}
+            self._before, self._safe = self._safe, {name: found[name] for name in names}
+            carried = Carried(self._ledger.spark, tuple(sorted(names)), {name: at for at, name in enumerate(files)})
+            return carried, list(files.values())
+
+    def not_stored(self) -> None:
+        """The prepare for which was carried last is not in the store: what was new in it is safe nowhere."""
+        with self._lock:
+            self._safe = self._before
+
+    # --- after a power cut --------------------------------------------------------------------------------
+
+    def mend(self) -> mending.Mending | None:
+        """For the owner of the job, before Spark starts: make the checkpoint whole up to the newest prepare."""
+        if not self._section.is_local:
+            return None
+        newest = next(self._ledger.newest_first(), None)
+        done = None
+        if newest is None or newest.spark is not None:  # else it is of a Holdfast that carried nothing
+            disk = self._disk()
+            standing = self._standing(disk)
+            done = mending.mend(standing, disk, self._carried(mending.wanting(standing, disk)))
+            self._perform(done)
+        self.settle()
+        return done
+
+    def _standing(self, disk: mending.Files) -> mending.Standing:
+        commit, newest = self._ledger.last_committed(), next(self._ledger.newest_first(), None)
+        committed = commit.batch.batch_id if commit else -1
+        if newest is None or newest.spark is None:
+            return mending.Standing(committed, -1)
+        names = frozenset(newest.spark.names)
+        if newest.spark.folder != self._ledger.spark:  # the graph has changed since, and what it wrote is whole
+            known = mending.current(name for name in disk if _is_note(name))
+            names = frozenset(known - mending.wanting(mending.Standing(committed, committed, known), disk))
+        return mending.Standing(committed, newest.batch.batch_id, names)
+
+    def _carried(self, wanted: Iterable[str]) -> dict[str, bytes]:
+        """What prepares say of these files, the newest first."""
+        left, found = set(wanted), dict[str, bytes]()
+        prepares = self._ledger.newest_first()
+        while left and (prepare := next(prepares, None)) is not None:
+            if prepare.spark is not None and prepare.spark.folder == self._ledger.spark:
+                found |= {name: content for name, content in prepare.carried().items() if name in left}
+                left -= found.keys()
+        return found
+
+    def _perform(self, done: mending.Mending) -> None:
+        folder = self._ledger.spark
+        if done.missing:
+            raise CorruptionError(
+                f"Spark's own checkpoint {self._section.uri}/{folder} has lost {', '.join(done.missing[:3])}, and no "
+                "prepare has it.",
+                safe="Nothing was changed. The state and every committed epoch are whole.",
+                todo="Bring the file back from a copy of the store.",
+            )
+        touched = [*done.drop, *done.write]
+        self._section.delete(f"{folder}/{name}" for name in map(mending.checksum_name, touched))
+        self._section.delete(f"{folder}/{name}" for name in touched)
+        for name, content in done.write.items():
+            self._section.write(f"{folder}/{name}", [content])
+            self._section.write(f"{folder}/{mending.checksum_name(name)}", [mending.checksums(content)])
+
+    # --- making it safe -----------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Sync what Spark would need if no prepare carried anything: its id, the last offsets, the sources' notes."""
+        if not self._section.is_local:
+            return
+        with self._lock:
+            found = self._sources()
+            names = mending.current(found)
+            self._sync(names)
+            self._safe |= {name: found[name] for name in names}
+            numbers = sorted(
+                int(name) for name in self._section.list(f"{self._ledger.spark}/offsets") if name.isdigit()
+            )
+            self._sync([f"offsets/{number}" for number in numbers[-3:]])
+            self._sync([mending.METADATA])
+
+    def _sync(self, names: Iterable[str]) -> None:
+        root = self._root
+        paths = [f"{root}/{one}" for name in names for one in (name, mending.checksum_name(name))]
+        unsynced = {path: sign for path in paths if (sign := _signature(path)) and self._synced.get(path) != sign}
+        if unsynced:
+            sync_files(unsynced, self._section.uri)
+            self._synced |= unsynced
+        if len(self._synced) > 1000:
+            self._synced = {path: sign for path, sign in self._synced.items() if os.path.exists(path)}
+
+    @property
+    def _root(self) -> str:
+        return f"{self._section.uri}/{self._ledger.spark}"
+
+    def _sources(self) -> dict[str, Signature]:
+        """The notes of all sources."""
+        found: dict[str, Signature] = {}
+        for folder, _, names in os.walk(f"{self._root}/sources"):
+            within = os.path.relpath(folder, self._root)
+            for name in names:
+                if not name.startswith(".") and (sign := _signature(f"{folder}/{name}")):
+                    found[f"{within}/{name}"] = sign
+        return found
+
+    def _disk(self) -> dict[str, bytes]:
+        found: dict[str, bytes] = {}
+        for folder, _, names in os.walk(self._root):
+            for name in names:
+                if not name.endswith((TEMPORARY, f"{TEMPORARY}.crc")):
+                    path = f"{folder}/{name}"
+                    # A driver that does not know yet that it was replaced may still tidy up here.
+                    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+                        found[os.path.relpath(path, self._root)] = file.read()
+        return found
+
+
+def _is_note(name: str) -> bool:
+    return name.startswith(mending.SOURCES) and not name.rpartition("/")[2].startswith(".")
+
+
+def _signature(path: str) -> Signature | None:
+    """What changes when somebody writes a file anew; None if there is none."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino

@@ -1,0 +1,282 @@
+"""Containers on the executors of a real standalone cluster: where they land, how they end, and what is left of them.
+
+The driver is a process of its own (this file as a program), since a process has one Spark and drivers must be killable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from holdfast.errors import ContainerError
+from holdfast.launch import executors
+from holdfast.launch.executors import _profile
+from tools.cluster import Cluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.long]
+PATIENCE = 10.0  # a task that is asked to leave does so at once, unless the machine is busy
+# Its launcher sees its end, and whoever calls it does: one of them is first.
+EITHER_NOTICES = ("its process ended with code -9", "its host refuses connections to it")
+
+
+class Driver:
+    """A driver with a fleet on executors, told what to do line by line."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster = cluster
+        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+        with (folder / "driver.log").open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, __file__, json.dumps(cluster.settings), str(folder)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=environment,
+            )
+
+    def __call__(self, command: str, *arguments: object) -> Any:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps([command, *arguments]) + "\n")
+        self.process.stdin.flush()
+        answer, error = json.loads(self.process.stdout.readline())
+        assert not error, error
+        return answer
+
+    @contextlib.contextmanager
+    def containers(self, count: int) -> Iterator[dict[str, dict[str, Any]]]:
+        """As many new ones, by name; those that still live are ended afterwards."""
+        until(lambda: self("executors") == len(self.cluster.workers))
+        names = self("start", count)
+        try:
+            assert len(names) == count
+            known = {one["name"]: one for one in self("all")}
+            yield {name: known[name] for name in names}
+        finally:
+            if self.process.poll() is None:
+                for name in set(names) & set(self("alive")):
+                    self("end", name)
+
+    def lost(self, name: str) -> str:
+        """Why it was lost, once it is reported."""
+        until(lambda: name in self("lost"))
+        return str(self("lost")[name])
+
+    def close(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self.process.communicate(timeout=120)
+        self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    with Cluster(workers=2, cores=1, memory="600m") as cluster:
+        driver = Driver(cluster, tmp_path_factory.mktemp("driver"))
+        try:
+            yield driver
+        finally:
+            driver.close()
+
+
+def until(true: Callable[[], bool], seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)
+
+
+def gone(*pids: int) -> bool:
+    return not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids)
+
+
+def executor_above(pid: int) -> int:
+    """The executor's process: container, Python worker, daemon, executor."""
+    return psutil.Process(pid).parents()[2].pid
+
+
+def family(container: int) -> list[int]:
+    """A container and what Spark keeps running for it on its executor."""
+    return [container, *(process.pid for process in psutil.Process(container).parents()[:3])]
+
+
+def test_each_lands_on_an_executor_of_its_own_beside_ordinary_tasks(driver: Driver) -> None:
+    with driver.containers(2) as found:
+        assert {one["host"] for one in found.values()} == {"127.0.0.1", "127.0.0.2"}
+        executors = {executor_above(one["pid"]) for one in found.values()}
+        assert executors == set(driver.cluster.executors())
+        assert driver("free") == 0
+        assert driver("sum", 1000) == 499500  # 1-core executors, and yet there is room for a task
+        for one in found.values():
+            command = " ".join(psutil.Process(one["pid"]).cmdline())
+            assert "secret" not in command
+            assert f"grpc://{one['host']}:" in one["location"]
+    assert driver("lost") == {}
+
+
+def test_more_than_executors_are_spread_evenly(driver: Driver) -> None:
+    with driver.containers(2), driver.containers(2) as found:
+        assert {one["host"] for one in found.values()} == {"127.0.0.1", "127.0.0.2"}
+
+
+def test_an_end_gives_the_executor_back(driver: Driver) -> None:
+    with driver.containers(2) as found:
+        (name, one), _other = found.items()
+        executor = executor_above(one["pid"])
+        began = time.monotonic()
+        driver("end", name)
+        assert time.monotonic() - began < PATIENCE  # its task left when asked, and had not to be cancelled
+        assert gone(one["pid"])
+        assert not gone(executor)
+        assert driver("free") == 1
+        assert driver("jobs") == 1  # Spark sees no task on that executor any more
+        with driver.containers(1) as again:
+            assert [new["host"] for new in again.values()] == [one["host"]]
+    assert driver("lost") == {}
+
+
+def test_a_kill_is_reported_at_once(driver: Driver) -> None:
+    with driver.containers(1) as found:
+        ((name, one),) = found.items()
+        driver("kill", name)
+        assert driver.lost(name) in EITHER_NOTICES
+        assert gone(one["pid"])
+
+
+def test_a_crash_is_reported_at_once(driver: Driver) -> None:
+    with driver.containers(1) as found:
+        ((name, one),) = found.items()
+        os.kill(one["pid"], signal.SIGKILL)
+        assert driver.lost(name) in EITHER_NOTICES
+
+
+def test_a_silent_one_is_killed_by_its_executor(driver: Driver) -> None:
+    with driver.containers(1) as found:
+        ((name, one),) = found.items()
+        os.kill(one["pid"], signal.SIGSTOP)
+        until(lambda: driver("suspects") == [name])
+        assert driver.lost(name) in EITHER_NOTICES
+        assert gone(one["pid"])
+
+
+def test_a_lost_executor_leaves_no_process_and_a_new_one_is_free(driver: Driver) -> None:
+    with driver.containers(2) as found:
+        (name, one), (other, _) = found.items()
+        members = family(one["pid"])
+        os.kill(executor_above(one["pid"]), signal.SIGKILL)
+        driver.lost(name)
+        until(lambda: gone(*members))
+        assert driver("alive") == [other]
+        until(lambda: driver("free") == 1)  # the cluster has started another
+        with driver.containers(1) as again:
+            assert [new["host"] for new in again.values()] == [one["host"]]
+        assert name not in driver("alive")  # Spark ran its task again; it was sent away
+
+
+def test_a_lost_worker_takes_its_container_along(driver: Driver) -> None:
+    cluster = driver.cluster
+    with driver.containers(2) as found:
+        by_host = {one["host"]: one for one in found.values()}
+        one, other = by_host["127.0.0.2"], by_host["127.0.0.1"]
+        members = family(one["pid"])
+        cluster.kill_worker(1)
+        driver.lost(one["name"])
+        until(lambda: gone(*members))
+        assert driver("alive") == [other["name"]]
+    cluster.workers.pop()  # one is left from here on
+
+
+def test_a_killed_driver_leaves_nothing(driver: Driver) -> None:
+    """The last one: there is no driver afterwards."""
+    with driver.containers(2) as found:
+        members = [one["pid"] for one in found.values()]
+        driver.process.kill()
+        until(lambda: gone(*members))
+    daemons = {driver.cluster.master, *driver.cluster.workers}
+    until(lambda: set(driver.cluster.processes()) <= daemons)
+
+
+def test_executors_without_room_for_a_task_are_refused() -> None:
+    """Such a job would wait for ever: the container's hundredth of the only core leaves less than a task wants."""
+    with pytest.raises(ContainerError, match="no room for a task") as refused:
+        _profile({"spark.executor.cores": "1"}.get, "spark://somewhere", dynamic=False)
+    assert "spark.task.cpus=0.95" in refused.value.todo
+    with pytest.raises(ContainerError, match="no room for a task"):
+        _profile({}.get, "yarn", dynamic=False)  # one core is what executors have there by default
+
+
+# ---------------------------------------------------------------- the driver
+
+
+def drive(settings: dict[str, str], folder: str) -> None:
+    from pyspark.sql import SparkSession
+
+    tests = Path(__file__).parents[1]
+    sys.path[:0] = [str(tests), str(tests / "container")]
+    from test_container_process import PLAN
+
+    from holdfast.driver.endpoint import Desk
+    from holdfast.launch.executors import ExecutorLauncher
+    from holdfast.launch.fleet import Fleet, Silence
+    from holdfast.launch.local import ContainerSettings
+
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever else is printed goes to the log
+    builder = SparkSession.builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
+    builder = builder.config("spark.executor.extraJavaOptions", os.environ.get("SPARK_SUBMIT_OPTS", ""))
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    executors.ASKED_SECONDS = PATIENCE
+    spark = builder.getOrCreate()
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
+    lost: dict[str, str] = {}
+    launcher = ExecutorLauncher(spark, ContainerSettings("secret"), lambda: desk.address)
+    desk = Desk("127.0.0.1", "secret", launcher.questions)
+    host: dict[str, Any] = {"job": "j", "incarnation": 1, "stages": [PLAN.to_dict()], "slices": 4}
+    host |= {"store": f"{folder}/store", "section": "main"}
+    fleet = Fleet(launcher, host, lost.__setitem__, Silence(suspect=0.8, kill=2.0))
+
+    def everyone() -> list[dict[str, Any]]:
+        return [one._asdict() | {"location": fleet.address(one.name).location} for one in fleet.all()]
+
+    commands: dict[str, Callable[..., Any]] = {
+        "start": fleet.start,
+        "end": fleet.end,
+        "kill": fleet.kill,
+        "alive": fleet.alive,
+        "all": everyone,
+        "lost": lambda: dict(lost),
+        "suspects": lambda: sorted(fleet.suspects),
+        "free": launcher.free_executors,
+        "executors": lambda: len(launcher.look()),
+        "jobs": lambda: len(spark.sparkContext.statusTracker().getActiveJobsIds()),
+        "sum": lambda rows: spark.sparkContext.parallelize(range(rows), 2).sum(),
+    }
+    for line in sys.stdin:
+        command, *arguments = json.loads(line)
+        try:
+            said = [commands[command](*arguments), None]
+        except Exception as error:
+            said = [None, repr(error)]
+        print(json.dumps(said), file=answers, flush=True)
+    fleet.close()
+    desk.close()
+    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("holdfast")]
+    assert not left, left
+    spark.stop()
+
+
+if __name__ == "__main__":
+    drive(json.loads(sys.argv[1]), sys.argv[2])

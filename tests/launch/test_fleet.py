@@ -1,0 +1,249 @@
+"""The containers of a run, as children of this process: what is evidence, what is suspicion, what is wanted."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from test_container_process import PLAN
+
+from holdfast.errors import ContainerError
+from holdfast.launch.fleet import Fleet, Silence
+from holdfast.launch.local import ChildLauncher, ContainerProcess, ContainerSettings
+from holdfast.wire.client import Address, Unreachable
+
+pytestmark = pytest.mark.own_nursery
+SETTINGS = ContainerSettings("secret")
+QUICK = Silence(suspect=0.6, kill=3.0, unconfirmed=0.5, ping=0.1)
+NO_SUCH_HOST = "203.0.113.1"  # an address for documents: nobody can listen there
+
+
+class Losses:
+    """What the fleet has reported."""
+
+    def __init__(self) -> None:
+        self.reasons: dict[str, str] = {}
+        self._changed = threading.Condition()
+
+    def __call__(self, name: str, reason: str) -> None:
+        with self._changed:
+            assert name not in self.reasons, "a loss is reported once"
+            self.reasons[name] = reason
+            self._changed.notify_all()
+
+    def of(self, name: str, seconds: float = 60.0) -> str:
+        with self._changed:
+            assert self._changed.wait_for(lambda: name in self.reasons, seconds), f"{name} was not reported lost"
+            return self.reasons[name]
+
+
+class Breaking(ChildLauncher):
+    """Containers with these numbers cannot start."""
+
+    def __init__(self, *numbers: int) -> None:
+        super().__init__(SETTINGS)
+        self._broken = numbers
+
+    def start(self, name: str) -> ContainerProcess:
+        broken = int(name[1:].split("-")[0]) in self._broken
+        settings = replace(SETTINGS, host=NO_SUCH_HOST) if broken else SETTINGS
+        return ContainerProcess(name, settings, nursery=self._living_nursery())
+
+
+class Deaf(ContainerProcess):
+    """As on a host that is cut off: it can neither be killed nor tell that it ended."""
+
+    def kill(self) -> None:
+        pass
+
+    def on_exit(self, call: Callable[[str, str], None]) -> None:
+        pass
+
+    def close(self) -> None:
+        super().kill()
+        super().close()
+
+
+class CutOff(ChildLauncher):
+    def start(self, name: str) -> ContainerProcess:
+        return Deaf(name, self.settings)
+
+
+@contextlib.contextmanager
+def fleet_of(path: Path, launcher: ChildLauncher, silence: Silence = QUICK) -> Iterator[tuple[Fleet, Losses]]:
+    losses = Losses()
+    host = {
+        "job": "j",
+        "incarnation": 1,
+        "stages": [PLAN.to_dict()],
+        "slices": 4,
+        "store": str(path / "store"),
+        "section": "main",
+    }
+    fleet = Fleet(launcher, host, losses, silence)
+    try:
+        yield fleet, losses
+    finally:
+        fleet.close()
+
+
+def pid_of(fleet: Fleet, name: str) -> int:
+    return next(member.pid for member in fleet.all() if member.name == name)
+
+
+def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)
+
+
+def test_a_kill_is_reported_and_an_end_is_not(tmp_path: Path) -> None:
+    with fleet_of(tmp_path, ChildLauncher(SETTINGS)) as (fleet, losses):
+        killed, ended, stays = fleet.start(3)
+        assert set(fleet.call_all("ping", {})) == {killed, ended, stays}
+        assert fleet.host_of(stays) == "127.0.0.1"
+        fleet.end(ended)
+        assert not psutil.pid_exists(pid_of(fleet, ended))
+        fleet.kill(killed)
+        assert losses.of(killed) in ("its process ended with code -9", "its host refuses connections to it")
+        assert fleet.alive() == [stays]
+        assert {member.name: member.alive for member in fleet.all()} == {killed: False, ended: False, stays: True}
+        with pytest.raises(Unreachable):
+            fleet.call(ended, "ping", {})
+        for gone in (killed, ended, "nobody"):
+            with pytest.raises(ContainerError, match=f"no living container '{gone}'"):
+                fleet.kill(gone)
+            with pytest.raises(ContainerError, match=f"no living container '{gone}'"):
+                fleet.end(gone)
+        time.sleep(3 * QUICK.ping)
+    assert list(losses.reasons) == [killed]  # leaving ends the last one, which is no loss either
+
+
+def test_one_that_cannot_start_holds_up_no_other(tmp_path: Path) -> None:
+    with fleet_of(tmp_path, Breaking(1)) as (fleet, losses):
+        names = fleet.start(3)
+        assert [name.split("-")[0] for name in names] == ["c0", "c2"]
+        assert set(fleet.alive()) == set(names)
+        ((name, reason),) = losses.reasons.items()
+        assert name.startswith("c1-")
+        assert "could not start" in reason
+        assert NO_SUCH_HOST in reason or "address" in reason  # its last lines
+
+
+def test_if_none_can_start_that_is_raised(tmp_path: Path) -> None:
+    with fleet_of(tmp_path, Breaking(0, 1)) as (fleet, losses):
+        with pytest.raises(ContainerError, match="could not start"):
+            fleet.start(2)
+        assert (fleet.alive(), losses.reasons) == ([], {})
+        assert fleet.start(0) == []
+
+
+def test_one_that_dies_as_soon_as_it_listens_could_not_start(tmp_path: Path) -> None:
+    """Whoever asked for it must hear of it: a start that is silent about it would be waited for for ever."""
+
+    class Dying(ContainerProcess):
+        def await_ready(self) -> Address:
+            address = super().await_ready()
+            os.kill(self.pid, signal.SIGKILL)
+            until(lambda: not self.alive)
+            return address
+
+    class Launcher(ChildLauncher):
+        def start(self, name: str) -> ContainerProcess:
+            return Dying(name, SETTINGS, nursery=self._living_nursery())
+
+    with fleet_of(tmp_path, Launcher(SETTINGS)) as (fleet, losses):
+        with pytest.raises(ContainerError, match="ended before it could be told of the job"):
+            fleet.start(2)
+        assert (fleet.alive(), losses.reasons) == ([], {})
+
+
+def test_silence_is_suspicion_then_a_kill(tmp_path: Path) -> None:
+    with fleet_of(tmp_path, ChildLauncher(SETTINGS)) as (fleet, losses):
+        silent, other = fleet.start(2)
+        assert fleet.suspects == frozenset()
+        os.kill(pid_of(fleet, silent), signal.SIGSTOP)
+        began = time.monotonic()
+        until(lambda: silent in fleet.suspects)
+        assert losses.of(silent) == "its process ended with code -9"
+        assert time.monotonic() - began >= QUICK.kill - 2 * QUICK.ping  # counted from its last answer
+        assert fleet.alive() == [other]
+        until(lambda: not fleet.suspects)
+
+
+def test_a_suspect_that_answers_again_is_none(tmp_path: Path) -> None:
+    patient = replace(QUICK, kill=60.0)
+    with fleet_of(tmp_path, ChildLauncher(SETTINGS), patient) as (fleet, losses):
+        (name,) = fleet.start(1)
+        os.kill(pid_of(fleet, name), signal.SIGSTOP)
+        until(lambda: fleet.suspects == {name})
+        os.kill(pid_of(fleet, name), signal.SIGCONT)
+        until(lambda: not fleet.suspects)
+        assert (fleet.alive(), losses.reasons) == ([name], {})
+
+
+def test_a_driver_that_slept_blames_nobody(tmp_path: Path) -> None:
+    """A laptop's lid: what time has passed meanwhile is no container's silence, even if it wakes up a little later."""
+    code = (
+        "import sys, pathlib\n"
+        f"sys.path[:0] = {sys.path!r}\n"
+        "from test_fleet import *\n"
+        f"folder, silence = pathlib.Path({str(tmp_path)!r}), replace(QUICK, kill=2.0)\n"
+        "with fleet_of(folder, ChildLauncher(SETTINGS), silence) as (fleet, losses):\n"
+        "    (name,) = fleet.start(1); print(pid_of(fleet, name), flush=True); sys.stdin.readline()\n"
+        "    until(lambda: not fleet.suspects); print(fleet.alive() == [name], losses.reasons, flush=True)"
+    )
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as driver:
+        assert driver.stdout is not None
+        container = psutil.Process(int(driver.stdout.readline()))
+        driver.send_signal(signal.SIGSTOP)
+        container.suspend()
+        time.sleep(2.5)
+        driver.send_signal(signal.SIGCONT)
+        time.sleep(0.5)
+        container.resume()
+        said, _ = driver.communicate("go on\n")
+    assert said == "True {}\n"
+
+
+def test_an_end_that_cannot_be_confirmed_is_taken_for_granted(tmp_path: Path) -> None:
+    with fleet_of(tmp_path, CutOff(SETTINGS)) as (fleet, losses):
+        (name,) = fleet.start(1)
+        os.kill(pid_of(fleet, name), signal.SIGSTOP)
+        assert losses.of(name) == "it was silent, and its end could not be confirmed"
+        assert fleet.alive() == []
+
+
+def test_a_refused_connection_is_evidence(tmp_path: Path) -> None:
+    with fleet_of(tmp_path, CutOff(SETTINGS), Silence()) as (fleet, losses):
+        (name,) = fleet.start(1)
+        os.kill(pid_of(fleet, name), signal.SIGKILL)
+        assert losses.of(name, Silence().suspect) == "its host refuses connections to it"
+
+
+def test_a_bound_child_ends_with_its_parent_even_if_it_is_stopped() -> None:
+    """It cannot see its pipe close then; the kernel ends it."""
+    code = (
+        "import time; from holdfast.launch.local import *\n"
+        "child = ContainerProcess('c0', ContainerSettings('secret'), bound=True); child.await_ready()\n"
+        "print(child.pid, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        child.suspend()
+        parent.kill()
+    until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
