@@ -22,7 +22,7 @@ PATIENCE = 30.0
 """Seconds for what ends by itself at once, unless the machine is busy."""
 FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 """Spark's usual one starts a program for every file that it looks at, forty an epoch. Drivers of drills have that."""
-for _folder in ("end_to_end", "container", "master", "ring", "testing"):
+for _folder in ("end_to_end", "container", "launch", "master", "ring", "testing"):
     sys.path.insert(0, str(Path(__file__).parent / _folder))
 jvm.set_environment()
 
