@@ -81,7 +81,7 @@ def run(spark: SparkSession, folder: Path, panes: int, what: str) -> tuple[float
     with scratch() as base:
         stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", CORES).parquet(str(folder))
         job = hf.Job("windows", spark, store=str(base / "store"))
-        keyed = job.read(stream).key_by("k").window(hf.sliding(f"{panes} s", every="1 s"), on="t")
+        keyed = job.read(stream).key_by("k").window(hf.sliding(f"{panes} s", every="1 s"), time="t")
         keyed.agg(**AGGREGATES[what]).for_each_batch(sink)
         with job.start(containers=CORES, trigger={"availableNow": True}) as started:
             running.append(started)

@@ -25,7 +25,7 @@ def build(job: hf.Job, trades: DataFrame, quotes: DataFrame) -> hf.Stream:
     traded = (
         job.read(trades, name="trades")
         .key_by("symbol", name="vwap")
-        .window(hf.sliding(f"{SIZE} s", every=f"{EVERY} s"), on="ts", lateness=f"{LATENESS} s")
+        .window(hf.sliding(f"{SIZE} s", every=f"{EVERY} s"), time="ts", lateness=f"{LATENESS} s")
         .agg(paid=hf.sum(F.col("price") * F.col("shares")), shares=hf.sum("shares"))
     )
     prices = traded.select(
@@ -33,7 +33,7 @@ def build(job: hf.Job, trades: DataFrame, quotes: DataFrame) -> hf.Stream:
     )
     offers = job.read(quotes, name="quotes").with_column("since", F.window("ts", f"{EVERY} seconds").start)
     judged = offers.key_by("symbol", "since", name="judged").join(
-        prices.key_by("symbol", "since"), on=("ts", "since"), within=(f"{EVERY} s", "0 s"), lateness=f"{LATENESS} s"
+        prices.key_by("symbol", "since"), time=("ts", "since"), within=(f"{EVERY} s", "0 s"), lateness=f"{LATENESS} s"
     )
     bargains = judged.where("vwap > ask")
     return bargains.select(

@@ -27,7 +27,7 @@ def build(job: hf.Job, clicks: DataFrame) -> tuple[hf.StageStream, hf.Stream]:
     """The clicks to be paid for, and the ads that get too many others."""
     rows = job.read(clicks)
     paid = rows.key_by("visitor", "ad", name="paid").distinct(
-        on="ts", within=f"{WITHIN} s", lateness=f"{LATENESS} s", error=ERROR, expected=50_000
+        time="ts", within=f"{WITHIN} s", lateness=f"{LATENESS} s", error=ERROR, expected=50_000
     )
     every = rows.key_by("ad", name="clicks-by-ad").agg(clicks=hf.count())
     both = every.key_by("ad", name="both").join(paid.key_by("ad", name="paid-by-ad").agg(paid=hf.count()).key_by("ad"))

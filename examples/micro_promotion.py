@@ -25,7 +25,7 @@ def build(job: hf.Job, clicks: DataFrame) -> hf.StageStream:
         job.read(clicks)
         .where("store = 'video games'")
         .key_by("product", name="hot")
-        .window(hf.sliding(f"{SIZE} s", every=f"{EVERY} s"), on="ts", lateness=f"{LATENESS} s")
+        .window(hf.sliding(f"{SIZE} s", every=f"{EVERY} s"), time="ts", lateness=f"{LATENESS} s")
         .agg(clicks=hf.sum("clicks"))
     )
     return hot.top_k(BEST, by="clicks", name="best")

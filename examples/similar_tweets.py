@@ -50,9 +50,9 @@ def build(job: hf.Job, tweets: DataFrame) -> hf.StageStream:
         .process(
             MostSimilar,
             "place string, id bigint, like bigint, similarity double",
-            on="ts",
+            time="ts",
             lateness="1 minute",
-            late="drop",
+            late="count",
         )
     )
     return pairs.top_k(BEST, by=["similarity", ("id", "asc")], per="place", name="best")

@@ -39,7 +39,7 @@ def build(job: hf.Job, reports: DataFrame) -> hf.StageStream:
     speeds = (
         job.read(reports)
         .key_by("segment", name="speeds")
-        .window(hf.sliding(f"{SIZE} s", every=f"{EVERY} s"), on="ts", lateness=f"{LATENESS} s")
+        .window(hf.sliding(f"{SIZE} s", every=f"{EVERY} s"), time="ts", lateness=f"{LATENESS} s")
         .agg(speed=hf.mean("speed"), vehicles=hf.count())
     )
     return speeds.key_by("segment", name="jams").process(Jams, "segment string, ts timestamp, jam string, speed double")

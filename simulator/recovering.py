@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable
 
 from holdfast.recovery.gathering import Gathering
-from holdfast.recovery.policies import Auto, Line, Star, Store, Structure, Tree
+from holdfast.recovery.policies import Auto, FromStore, Line, Star, Structure, Tree
 from holdfast.safety.shards import Cut, Held, PieceName, Version, choose
 from simulator.recovering_world import Gatherer, RecoveringWorld
 from simulator.scenario import broken
@@ -119,7 +119,7 @@ class Recovering:
                 self.fail(one.wrong[0])
             if one.ended is None:
                 self.fail(f"{one.here} still gathers after {MOST:.0f} s: {one.fates} so far.")
-            if one.machine.structure == Store():
+            if one.machine.structure == FromStore():
                 continue  # so Figure 7 has it, however much is there
             for number, fate in one.fates.items():
                 self.check_fate(number, fate, newest[number])

@@ -49,7 +49,7 @@ def q4(job: hf.Job, given: Streams) -> hf.Stream:
 
 def q5(job: hf.Job, given: Streams) -> hf.Stream:
     bids = job.read(given["bids"]).select("auction", "dateTime")
-    counted = bids.key_by("auction").window(hf.sliding("10 s", every="2 s"), on="dateTime", lateness=LATENESS)
+    counted = bids.key_by("auction").window(hf.sliding("10 s", every="2 s"), time="dateTime", lateness=LATENESS)
     return counted.agg(num=hf.count()).top_k(1, by="num", ties="all")
 
 
@@ -103,7 +103,7 @@ def q6(job: hf.Job, given: Streams) -> hf.Stream:
         .process(
             WinningBids,
             "seller bigint, auction bigint, expires timestamp, price bigint",
-            on="dateTime",
+            time="dateTime",
             lateness=LATENESS,
         )
     )
@@ -114,7 +114,7 @@ def q6(job: hf.Job, given: Streams) -> hf.Stream:
 def q7(job: hf.Job, given: Streams) -> hf.Stream:
     """All bids of a window are one group; Spark's tasks hand over only those that may be the highest."""
     bids = job.read(given["bids"]).select("auction", "price", "bidder", "dateTime", "extra")
-    windows = bids.key_by(F.lit(0).alias("all")).window(hf.tumbling("10 s"), on="dateTime", lateness=LATENESS)
+    windows = bids.key_by(F.lit(0).alias("all")).window(hf.tumbling("10 s"), time="dateTime", lateness=LATENESS)
     return windows.top_k(1, by="price", ties="all").select("auction", "price", "bidder", "dateTime", "extra")
 
 
@@ -123,10 +123,10 @@ def q8(job: hf.Job, given: Streams) -> hf.Stream:
     persons = job.read(given["persons"], "persons").select("id", "name", "dateTime")
     sellers = job.read(given["auctions"], "auctions").select("seller", F.col("dateTime").alias("sold_at"))
     first = sellers.key_by("seller", F.window("sold_at", "10 seconds").start.alias("starttime")).distinct(
-        on="sold_at", within="10 s", lateness=LATENESS
+        time="sold_at", within="10 s", lateness=LATENESS
     )
     return persons.key_by("id", opened).join(
-        first.key_by("seller", "starttime"), on=("dateTime", "sold_at"), within="10 s", lateness=LATENESS
+        first.key_by("seller", "starttime"), time=("dateTime", "sold_at"), within="10 s", lateness=LATENESS
     )
 
 
@@ -139,7 +139,7 @@ def q9(job: hf.Job, given: Streams) -> hf.Stream:
 
 def q11(job: hf.Job, given: Streams) -> hf.Stream:
     bids = job.read(given["bids"]).select("bidder", "dateTime")
-    sessions = bids.key_by("bidder").window(hf.session("10 s"), on="dateTime", lateness=LATENESS)
+    sessions = bids.key_by("bidder").window(hf.session("10 s"), time="dateTime", lateness=LATENESS)
     return sessions.agg(bid_count=hf.count())
 
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from holdfast.launch.fleet import Silence
     from holdfast.master.autoscale import Autoscale, PerExecutor
     from holdfast.plan.epochs import Epoch, epoch
-    from holdfast.recovery.policies import Auto, Chained, Line, Star, Store, Tree
+    from holdfast.recovery.policies import Auto, Chained, FromStore, Line, Star, Tree
     from holdfast.safety.policies import Delta, Shards, Sync
 
 __version__ = "0.1.0"
@@ -71,6 +71,7 @@ _PLACES = {
     "EpochGone": "holdfast.errors",
     "FencedError": "holdfast.errors",
     "FormatError": "holdfast.errors",
+    "FromStore": "holdfast.recovery.policies",
     "FullDiskError": "holdfast.errors",
     "FunctionError": "holdfast.errors",
     "HoldfastError": "holdfast.errors",
@@ -92,7 +93,6 @@ _PLACES = {
     "Star": "holdfast.recovery.policies",
     "State": "holdfast.api.state",
     "Status": "holdfast.api.status",
-    "Store": "holdfast.recovery.policies",
     "StoreError": "holdfast.errors",
     "Stream": "holdfast.api.stream",
     "Sync": "holdfast.safety.policies",
@@ -132,6 +132,7 @@ __all__ = [
     "EpochGone",
     "FencedError",
     "FormatError",
+    "FromStore",
     "FullDiskError",
     "FunctionError",
     "HoldfastError",
@@ -153,7 +154,6 @@ __all__ = [
     "Star",
     "State",
     "Status",
-    "Store",
     "StoreError",
     "Stream",
     "Sync",

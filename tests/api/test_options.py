@@ -38,7 +38,7 @@ def test_the_way_back_fits_the_safety() -> None:
     assert Options().way_back == Chained()
     assert Options().ring() is None
     assert Options(safety=hf.Shards()).way_back == hf.Auto()
-    assert Options(safety=hf.Shards(), recovery=hf.Store()).way_back == hf.Store()
+    assert Options(safety=hf.Shards(), recovery=hf.FromStore()).way_back == hf.FromStore()
 
 
 def test_a_tree_wants_its_shards_in_parts() -> None:
@@ -101,8 +101,8 @@ def test_a_trigger_that_is_none_is_refused(given: Any) -> None:
 @pytest.mark.parametrize(
     "draw",
     [
-        lambda keyed: keyed.window(hf.tumbling("10 s"), on="ts", late="nonsense"),
-        lambda keyed: keyed.window(hf.tumbling("10 s"), on="ts", mode="nonsense"),
+        lambda keyed: keyed.window(hf.tumbling("10 s"), time="ts", late="nonsense"),
+        lambda keyed: keyed.window(hf.tumbling("10 s"), time="ts", mode="nonsense"),
         lambda keyed: keyed.process(print, "k bigint", late="nonsense"),
         lambda keyed: keyed.process(print, "k bigint", rows="nonsense"),
         lambda keyed: keyed.process(print, "k bigint", errors="nonsense"),
@@ -118,3 +118,32 @@ def test_choices_that_are_none_are_refused(draw: Any) -> None:
     with pytest.raises(hf.PlanError, match=r"cannot be ('nonsense'|1)\.") as refused:
         draw(keyed)
     assert refused.value.todo.startswith("Use ")
+
+
+WITH_TIME = {
+    "window": lambda keyed, **options: keyed.window(hf.tumbling("10 s"), **options),
+    "join": lambda keyed, **options: keyed.join(keyed, **options),
+    "distinct": lambda keyed, **options: keyed.distinct(within="10 s", **options),
+    "process": lambda keyed, **options: keyed.process(print, "k bigint", **options),
+}
+
+
+@pytest.mark.parametrize("verb", WITH_TIME)
+def test_event_time_is_called_time(verb: str) -> None:
+    """``on=`` means keys in Spark, so nobody's habit may quietly name the event time with it."""
+    keyed = testing.Job().read("k bigint, ts timestamp").key_by("k")
+    with pytest.raises(hf.PlanError, match=f"{verb} has no option 'on'") as refused:
+        WITH_TIME[verb](keyed, on="ts")
+    assert "time=" in refused.value.todo
+
+
+@pytest.mark.parametrize("verb", ["join", "distinct", "process"])
+def test_verbs_without_a_stream_of_late_rows_say_so(verb: str) -> None:
+    rows = testing.Job().read("k bigint, ts timestamp")
+    with pytest.raises(hf.PlanError, match="cannot keep its late rows") as refused:
+        WITH_TIME[verb](rows.key_by("k"), time="ts", late="keep")
+    assert "late='count'" in refused.value.todo or "late='give'" in refused.value.todo
+    with pytest.raises(hf.PlanError, match="late cannot be 'drop'"):
+        WITH_TIME[verb](rows.key_by("k"), time="ts", late="drop")
+    with pytest.raises(hf.PlanError, match="its late rows are counted"):
+        rows.key_by("k").window(hf.tumbling("10 s"), time="ts", late="keep").top_k(1, by="ts")

@@ -41,7 +41,7 @@ def test_half_is_not_most_and_few_rows_are_judged_after_some_epochs() -> None:
 def job(**options: str | None) -> tuple[testing.Run, hf.StageStream]:
     drawn = testing.Job()
     rows = drawn.read("k int, at timestamp")
-    hours = rows.key_by("k", name="hours").window(hf.tumbling("1 hour"), on="at", **options).agg(n=hf.count())  # type: ignore[arg-type]
+    hours = rows.key_by("k", name="hours").window(hf.tumbling("1 hour"), time="at", **options).agg(n=hf.count())  # type: ignore[arg-type]
     return drawn.start(clock="2026-01-01 00:00:00"), hours
 
 

@@ -118,7 +118,9 @@ def build(config: dict[str, Any], spark: SparkSession) -> tuple[hf.Job, dict[str
 
 def graph(rows: hf.Stream, out: str) -> dict[str, hf.StageStream]:
     """Three levels: windows of keys, groups of windows, the best groups."""
-    windows = rows.key_by("k").window(hf.tumbling("10 s"), on="t", lateness="2 s").agg(n=hf.count(), total=hf.sum("v"))
+    windows = (
+        rows.key_by("k").window(hf.tumbling("10 s"), time="t", lateness="2 s").agg(n=hf.count(), total=hf.sum("v"))
+    )
     groups = windows.key_by("window_start", "n").agg(keys=hf.count(), sum=hf.sum("total"))
     best = groups.key_by("window_start").top_k(3, by=["keys", ("n", "asc")])
     windows.write("parquet", f"{out}/windows")

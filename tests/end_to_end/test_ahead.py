@@ -23,14 +23,16 @@ Draw = Callable[[hf.Stream], hf.StageStream]
 STAGES: dict[str, Draw] = {
     "sliding": lambda rows: (
         rows.key_by("k")
-        .window(hf.sliding("12 s", every="4 s"), on="ts", lateness="3 s")
+        .window(hf.sliding("12 s", every="4 s"), time="ts", lateness="3 s")
         .agg(n=hf.count(), total=hf.sum("v"), least=hf.min("v"), name=hf.max("name"), mean=hf.mean("v"))
     ),
     "session": lambda rows: (
-        rows.key_by("k", "name").window(hf.session("2 s"), on="ts", lateness="3 s").agg(n=hf.count(), most=hf.max("v"))
+        rows.key_by("k", "name")
+        .window(hf.session("2 s"), time="ts", lateness="3 s")
+        .agg(n=hf.count(), most=hf.max("v"))
     ),
     "top_k": lambda rows: (
-        rows.key_by("k").window(hf.tumbling("10 s"), on="ts", lateness="3 s").top_k(2, by="v", ties="all")
+        rows.key_by("k").window(hf.tumbling("10 s"), time="ts", lateness="3 s").top_k(2, by="v", ties="all")
     ),
 }
 

@@ -121,13 +121,13 @@ def test_windows_and_a_stage_over_them(shop: Shop) -> None:
     """The watermark goes on where it was, and the new stage follows it."""
 
     def before(rows: Stream) -> dict[str, StageStream]:
-        windows = rows.key_by("k", name="windows").window(hf.tumbling("2 minutes"), on="ts").agg(n=hf.count())
+        windows = rows.key_by("k", name="windows").window(hf.tumbling("2 minutes"), time="ts").agg(n=hf.count())
         return {"windows": windows}
 
     def after(rows: Stream) -> dict[str, StageStream]:
         windows = (
             rows.key_by("k", name="windows")
-            .window(hf.tumbling("2 minutes"), on="ts")
+            .window(hf.tumbling("2 minutes"), time="ts")
             .agg(total=hf.sum("v"), n=hf.count())
         )
         return {"windows": windows, "sums": windows.key_by("k", name="sums").agg(n=hf.sum("n"), windows=hf.count())}

@@ -205,7 +205,7 @@ def test_sliding_windows_and_their_late_rows(
         windows = (
             bench.stream(job, "left")
             .key_by("g")
-            .window(hf.sliding("4 s", every="2 s"), on="t", lateness="1 s", late="keep")
+            .window(hf.sliding("4 s", every="2 s"), time="t", lateness="1 s", late="keep")
             .agg(n=hf.count(), total=hf.sum("v"), most=hf.max("k"))
         )
         return {"windows": windows, "late": windows.late}
@@ -251,7 +251,7 @@ def test_joins_of_two_streams_within_a_time(tmp_path: Path, spark: SparkSession)
     def build(job: hf.Job) -> dict[str, hf.Stream]:
         left = bench.stream(job, "left").select("k", "v", "t")
         right = bench.stream(job, "right").select("k", F.col("v").alias("w"), F.col("t").alias("u"))
-        bounds = {"on": ("t", "u"), "within": ("1 s", "2 s"), "lateness": "30 s"}
+        bounds = {"time": ("t", "u"), "within": ("1 s", "2 s"), "lateness": "30 s"}
         return {how: left.key_by("k", name=how).join(right.key_by("k"), how=how, **bounds) for how in ("inner", "full")}
 
     found = bench.run(build, kill_one)
@@ -303,7 +303,7 @@ def test_a_source_and_a_stage_in_one_join(tmp_path: Path, spark: SparkSession) -
 
     def build(job: hf.Job) -> dict[str, hf.Stream]:
         left, right = bench.stream(job, "left"), bench.stream(job, "right")
-        windows = left.key_by("k").window(hf.tumbling("10 s"), on="t", lateness="10 s").agg(n=hf.count())
+        windows = left.key_by("k").window(hf.tumbling("10 s"), time="t", lateness="10 s").agg(n=hf.count())
         mine = right.select("k", "v", "t").key_by("k", F.window("t", "10 seconds").start.alias("opened"))
         theirs = windows.key_by("k", F.col("window_start").alias("opened"))
         return {"joined": mine.join(theirs)}

@@ -44,7 +44,7 @@ def draw(spark: SparkSession, store: str, *, spread: bool = True) -> tuple[hf.Jo
     totals = parts.key_by("part").agg(n=hf.count(), total=hf.sum("value"), **more, last=hf.max("name"))
     windows = (
         parts.key_by("name")
-        .window(hf.tumbling("2 s"), on="timestamp", lateness="1 s")
+        .window(hf.tumbling("2 s"), time="timestamp", lateness="1 s")
         .agg(n=hf.count(), total=hf.sum("value"))
     )
     groups = windows.key_by("window_start").agg(names=hf.count(), rows=hf.sum("n"))

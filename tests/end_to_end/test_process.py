@@ -100,7 +100,7 @@ class Visits:
 
     def stage(self, job: hf.Job, function: Any, **options: Any) -> hf.StageStream:
         keyed = job.read(self.stream(job.spark)).key_by("user", name="visits")
-        return keyed.process(function, OUTPUT, on="ts", lateness=f"{LATENESS} s", late="drop", **options)
+        return keyed.process(function, OUTPUT, time="ts", lateness=f"{LATENESS} s", late="count", **options)
 
     def query(self, sql: str, upto: int = FILES) -> list[dict[str, Any]]:
         """``visits`` are the rows that were not late, with epochs, times in µs; ``{end}`` is the last watermark."""

@@ -45,15 +45,15 @@ def test_a_selective_filter_does_not_hold_the_watermark_back(
     reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
     one, two = (job.read(reader.json(str(tmp_path / name)), name) for name in ("one", "two"))
 
-    def windows(rows: hf.Stream, name: str, on: str = "ts", **options: str | None) -> hf.StageStream:
-        return rows.key_by("k", name=name).window(hf.tumbling("10 s"), on=on, **options).agg(n=hf.count())  # type: ignore[arg-type]
+    def windows(rows: hf.Stream, name: str, at: str = "ts", **options: str | None) -> hf.StageStream:
+        return rows.key_by("k", name=name).window(hf.tumbling("10 s"), time=at, **options).agg(n=hf.count())  # type: ignore[arg-type]
 
     wanted = windows(one.where("v = 7"), "wanted")
-    windows(one.where("v = 7").select("k", "plain"), "plain", on="plain")
+    windows(one.where("v = 7").select("k", "plain"), "plain", at="plain")
     windows(one.union(two.where("v < 0")).where("v = 7"), "both", ahead="1 hour")
     windows(two.where("v < 0"), "none", ahead=None)
-    windows(one.select("*", F.col("ts").alias("made")).where("v = 7"), "made", on="made")
-    windows(one.with_column("void", F.lit(None).cast("timestamp")), "never", on="void")
+    windows(one.select("*", F.col("ts").alias("made")).where("v = 7"), "made", at="made")
+    windows(one.with_column("void", F.lit(None).cast("timestamp")), "never", at="void")
     wanted.write("parquet", str(tmp_path / "out"))
     jumped, real = [0], time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: real() + jumped[0])
@@ -111,8 +111,8 @@ def test_readers_of_sessions_by_start_lose_none_when_containers_die(
 
 
 def by_start(rows: hf.Stream) -> tuple[hf.StageStream, hf.StageStream]:
-    sessions = rows.key_by("k", name="sessions").window(hf.session("6 s"), on="ts", lateness="2 s").agg(n=hf.count())
+    sessions = rows.key_by("k", name="sessions").window(hf.session("6 s"), time="ts", lateness="2 s").agg(n=hf.count())
     some = sessions.select("k", "window_start", "n")
-    return sessions, some.key_by("k", name="starts").window(hf.tumbling("10 s"), on="window_start").agg(
+    return sessions, some.key_by("k", name="starts").window(hf.tumbling("10 s"), time="window_start").agg(
         rows=hf.sum("n")
     )

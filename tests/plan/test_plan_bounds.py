@@ -31,9 +31,11 @@ def row(k: int, second: int) -> dict[str, Any]:
 def test_a_session_longer_than_its_readers_window_is_not_late() -> None:
     job = testing.Job()
     rows = job.read("k int, ts timestamp")
-    sessions = rows.key_by("k", name="sessions").window(hf.session("10 s"), on="ts").agg(n=hf.count())
-    hours = sessions.key_by("k", name="hours").window(hf.tumbling("10 s"), on="window_start").agg(sessions=hf.count())
-    once = sessions.select("k", "window_start", "n").key_by("k", name="once").distinct(on="window_start", within="10 s")
+    sessions = rows.key_by("k", name="sessions").window(hf.session("10 s"), time="ts").agg(n=hf.count())
+    hours = sessions.key_by("k", name="hours").window(hf.tumbling("10 s"), time="window_start").agg(sessions=hf.count())
+    once = (
+        sessions.select("k", "window_start", "n").key_by("k", name="once").distinct(time="window_start", within="10 s")
+    )
     with job.start() as run:
         for second in range(0, 50, 8):
             run.epoch([row(1, second)])
@@ -63,17 +65,17 @@ def test_no_reader_of_sessions_ever_has_a_late_row(given: list[list[tuple[int, i
     mode = data.draw(st.sampled_from(["append", "update"]))
     job = testing.Job()
     windowed = job.read("k int, ts timestamp").key_by("k", name="sessions")
-    sessions = windowed.window(hf.session(f"{gap} s"), on="ts", lateness=f"{lateness} s").agg(n=hf.count())
+    sessions = windowed.window(hf.session(f"{gap} s"), time="ts", lateness=f"{lateness} s").agg(n=hf.count())
     readers = []
     for on in ("window_start", "window_end"):
         readers.append(
             sessions.with_column("all", "0")
             .key_by("all", name=f"by-{on}")
-            .window(hf.tumbling("4 s"), on=on, mode=mode)
+            .window(hf.tumbling("4 s"), time=on, mode=mode)
             .agg(rows=hf.sum("n"))
         )
     first = sessions.key_by("k", "window_start", "window_end", name="once").distinct()
-    through = first.key_by("k", name="through").window(hf.tumbling("3 s"), on="window_start").agg(rows=hf.sum("n"))
+    through = first.key_by("k", name="through").window(hf.tumbling("3 s"), time="window_start").agg(rows=hf.sum("n"))
     with job.start() as run:
         for rows in given:
             run.epoch([row(*one) for one in rows], crash=data.draw(CRASHES))
@@ -100,12 +102,14 @@ Draw = Callable[[hf.Stream], hf.Stream]
 
 
 def windows(rows: hf.Stream, window: hf.Window = hf.tumbling("10 s"), **more: Any) -> hf.StageStream:  # noqa: B008
-    return rows.key_by("k", name="below").window(window, on="ts", **more).agg(n=hf.count(), last=hf.max("ts"))
+    return rows.key_by("k", name="below").window(window, time="ts", **more).agg(n=hf.count(), last=hf.max("ts"))
 
 
 def pairs(rows: hf.Stream, how: str = "left") -> hf.StageStream:
     right = rows.with_column("us", "ts").select("k", "us").key_by("k")
-    return rows.select("k", "ts").key_by("k", name="below").join(right, on=("ts", "us"), within=("3 s", "7 s"), how=how)  # type: ignore[arg-type]
+    return (
+        rows.select("k", "ts").key_by("k", name="below").join(right, time=("ts", "us"), within=("3 s", "7 s"), how=how)
+    )  # type: ignore[arg-type]
 
 
 class Echo:
@@ -115,7 +119,7 @@ class Echo:
 
 
 def echo(rows: hf.Stream) -> hf.StageStream:
-    return rows.key_by("k", name="below").process(Echo, "k int, at timestamp", on="ts")
+    return rows.key_by("k", name="below").process(Echo, "k int, at timestamp", time="ts")
 
 
 @pytest.mark.parametrize(
@@ -127,9 +131,9 @@ def echo(rows: hf.Stream) -> hf.StageStream:
         (lambda rows: windows(rows).with_column("t", "window_start").select("k", "t"), "t", 10),
         (lambda rows: windows(rows).top_k(1, by="n"), "window_start", 10),
         (lambda rows: windows(rows).key_by("window_end", name="again").agg(m=hf.count()), "window_end", 0),
-        (lambda rows: rows.key_by("k").window(hf.tumbling("10 s"), on="ts").top_k(1, by="v"), "ts", 10),
-        (lambda rows: rows.key_by("k").distinct(on="ts", within="5 s"), "ts", 0),
-        (lambda rows: rows.with_column("t", "ts").key_by("k", "ts").distinct(on="t", within="5 s"), "ts", 0),
+        (lambda rows: rows.key_by("k").window(hf.tumbling("10 s"), time="ts").top_k(1, by="v"), "ts", 10),
+        (lambda rows: rows.key_by("k").distinct(time="ts", within="5 s"), "ts", 0),
+        (lambda rows: rows.with_column("t", "ts").key_by("k", "ts").distinct(time="t", within="5 s"), "ts", 0),
         (lambda rows: windows(rows).key_by("k", "window_end").distinct(), "window_start", 10),
         (pairs, "ts", 7),
         (pairs, "us", 3),
@@ -140,7 +144,7 @@ def test_what_may_be_time_and_how_far_it_is_held_back(draw: Draw, on: str, held:
     job = testing.Job()
     below = draw(job.read("k int, v int, ts timestamp", name="rows"))
     rows = below.with_column("one", "1").key_by("one", name="reader")
-    stage = rows.window(hf.tumbling("1 s"), on=on).agg(n=hf.count())
+    stage = rows.window(hf.tumbling("1 s"), time=on).agg(n=hf.count())
     with job.start() as run:
         run.epoch([row(1, 100)])
         assert seconds(run, stage) == 100 - held
@@ -156,10 +160,10 @@ def test_what_may_be_time_and_how_far_it_is_held_back(draw: Draw, on: str, held:
             "'window_start'",
         ),
         (lambda rows: windows(rows).key_by("k", name="again").agg(t=hf.max("window_end")), "t", "docs/operators.md"),
-        (lambda rows: rows.key_by("k").distinct(on="ts", within="5 s"), "other", "'ts'"),
+        (lambda rows: rows.key_by("k").distinct(time="ts", within="5 s"), "other", "'ts'"),
         (
             lambda rows: (
-                rows.select("k", "ts").key_by("k").join(rows.select("k", "other").key_by("k"), on=("ts", "other"))
+                rows.select("k", "ts").key_by("k").join(rows.select("k", "other").key_by("k"), time=("ts", "other"))
             ),
             "ts",
             "docs/operators.md",
@@ -172,7 +176,7 @@ def test_what_is_no_time_is_refused_with_what_is(draw: Draw, on: str, instead: s
     rows = job.read("k int, ts timestamp, other timestamp", name="rows")
     below = draw(rows)
     with pytest.raises(hf.PlanError) as refused:
-        below.key_by("k", name="reader").window(hf.tumbling("1 s"), on=on).agg(n=hf.count())
+        below.key_by("k", name="reader").window(hf.tumbling("1 s"), time=on).agg(n=hf.count())
     assert instead in str(refused.value)
     assert "reader" in str(refused.value)
 
@@ -181,11 +185,11 @@ def test_a_union_is_held_back_by_the_most_of_both() -> None:
     job = testing.Job()
     rows = job.read("k int, ts timestamp")
     short, long = (
-        rows.key_by("k", name=f"of-{size}").window(hf.tumbling(f"{size} s"), on="ts").agg(n=hf.count())
+        rows.key_by("k", name=f"of-{size}").window(hf.tumbling(f"{size} s"), time="ts").agg(n=hf.count())
         for size in (10, 30)
     )
     both = short.select("k", "window_end").union(long.select("k", "window_start"))
-    stage = both.key_by("k", name="reader").window(hf.tumbling("1 s"), on="window_end").agg(n=hf.count())
+    stage = both.key_by("k", name="reader").window(hf.tumbling("1 s"), time="window_end").agg(n=hf.count())
     with job.start() as run:
         run.epoch([row(1, 100)])
         assert seconds(run, stage) == 70
@@ -194,7 +198,7 @@ def test_a_union_is_held_back_by_the_most_of_both() -> None:
 def test_late_rows_have_a_time_for_whoever_says_how_late() -> None:
     job = testing.Job()
     late = windows(job.read("k int, v int, ts timestamp"), late="keep").late
-    days = late.key_by("k", name="reader").window(hf.tumbling("10 s"), on="ts", lateness="100 s").agg(n=hf.count())
+    days = late.key_by("k", name="reader").window(hf.tumbling("10 s"), time="ts", lateness="100 s").agg(n=hf.count())
     with job.start() as run:
         run.epoch([row(1, 300)])
         run.epoch([row(1, 210), row(1, 150)])
@@ -207,7 +211,7 @@ def test_windows_by_the_clock_say_nothing_of_event_time() -> None:
     """Over a stage with event time they have no watermark of it: their ends are taken as a source's times are."""
     job = testing.Job()
     clocked = windows(job.read("k int, ts timestamp")).key_by("k", name="clocked").window(hf.tumbling("10 s"))
-    stage = clocked.agg(m=hf.count()).key_by("k", name="reader").window(hf.tumbling("10 s"), on="window_end")
+    stage = clocked.agg(m=hf.count()).key_by("k", name="reader").window(hf.tumbling("10 s"), time="window_end")
     counted = stage.agg(n=hf.count())
     with job.start() as run:
         run.epoch([row(1, -50_000)])

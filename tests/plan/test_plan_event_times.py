@@ -24,7 +24,7 @@ def watermark(draw: Draw, on: str = "ts", **options: str) -> str | None:
     """After one row that is kept and one, much later, that the filter drops."""
     job = testing.Job()
     rows = job.read("k string, n bigint, ts timestamp, later timestamp", name="rows")
-    stage = draw(rows).key_by("k").window(hf.tumbling("1 s"), on=on, **options).agg(n=hf.count())
+    stage = draw(rows).key_by("k").window(hf.tumbling("1 s"), time=on, **options).agg(n=hf.count())
     with job.start(clock="2026-01-01 00:00:00") as run:
         run.epoch([row(1, 5), row(0, 40)])
         reached = run.watermark(stage)
@@ -65,7 +65,7 @@ def test_each_source_of_a_union_has_its_own() -> None:
     """The watermark is the least of both, and a source all of whose rows are dropped does not hold it back."""
     job = testing.Job()
     one, two = (job.read("k string, n bigint, ts timestamp", name=name) for name in ("one", "two"))
-    both = one.union(two).where("n > 0").key_by("k").window(hf.tumbling("1 s"), on="ts").agg(n=hf.count())
+    both = one.union(two).where("n > 0").key_by("k").window(hf.tumbling("1 s"), time="ts").agg(n=hf.count())
     with job.start() as run:
         run.epoch(one=[{"k": "a", "n": 1, "ts": at(9)}])
         assert run.watermark(both) is None

@@ -27,7 +27,7 @@ from holdfast.recovery.gathering import (
     Pull,
     Waited,
 )
-from holdfast.recovery.policies import Auto, Line, Star, Store, Structure, Tree
+from holdfast.recovery.policies import Auto, FromStore, Line, Star, Structure, Tree
 from holdfast.safety.shards import Cut, Held, PieceName, Version
 
 CUT = Cut(3, 2)
@@ -229,7 +229,7 @@ def test_nobody_to_ask_is_beyond_at_once() -> None:
 def test_auto_may_say_that_the_store_is_quicker() -> None:
     gathering = machine(Auto(), speeds=Speeds(upload=1.0, store=1e9))
     told = give(gathering, Begin(), has("a", *P), has("b"), has("c"))
-    assert gathering.structure == Store()
+    assert gathering.structure == FromStore()
     assert "store" in only(Beyond, told)[0].reason
 
 

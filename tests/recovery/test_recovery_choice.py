@@ -20,7 +20,7 @@ from holdfast.recovery.choice import (
     settle,
 )
 from holdfast.recovery.plans import Sources
-from holdfast.recovery.policies import Auto, Line, Star, Store, Structure, Tree
+from holdfast.recovery.policies import Auto, FromStore, Line, Star, Structure, Tree
 from holdfast.safety.shards import Cut, holders
 
 MB = 1 << 20
@@ -31,8 +31,8 @@ FAST, SLOW = 125e6, 12.5e6
     ("nbytes", "bandwidth", "wants", "expected"),
     [
         (512 * MB, FAST, {"stateful": False}, None),
-        (512 * MB, FAST, {"tolerates_store": True}, Store()),
-        (TINY, FAST, {}, Store()),
+        (512 * MB, FAST, {"tolerates_store": True}, FromStore()),
+        (TINY, FAST, {}, FromStore()),
         (TINY + 1, FAST, {}, Star()),
         (SMALL - 1, SLOW, {}, Star()),
         (SMALL, FAST, {}, Line()),
@@ -42,7 +42,9 @@ FAST, SLOW = 125e6, 12.5e6
         (SMALL, PLENTIFUL - 1, {}, Tree()),
     ],
 )
-def test_figure_7(nbytes: int, bandwidth: float, wants: dict[str, bool], expected: Structure | Store | None) -> None:
+def test_figure_7(
+    nbytes: int, bandwidth: float, wants: dict[str, bool], expected: Structure | FromStore | None
+) -> None:
     assert figure_7(nbytes, bandwidth, **wants) == expected
 
 
@@ -102,7 +104,7 @@ def test_the_choice_is_within_a_tenth_of_the_best(
 ) -> None:
     sources, speeds = replace(spread(megabytes * MB), here=here), Speeds(*rates)
     chosen = settle(Auto(), sources, speeds, replacing)
-    assert not isinstance(chosen, Auto | Store)
+    assert not isinstance(chosen, Auto | FromStore)
     best = min(predicted(one, sources, speeds, replacing) for one in candidates())
     assert predicted(chosen, sources, speeds, replacing) <= 1.1 * best + 1e-9
 
@@ -118,8 +120,8 @@ def test_longer_lines_and_deeper_trees_take_longer_to_fill() -> None:
 def test_the_store_is_taken_where_it_is_quicker_and_only_if_its_speed_is_known() -> None:
     sources, slow = spread(64 * MB), Speeds(upload=1e6)
     assert predicted_store(64 * MB, slow) == float("inf")
-    assert not isinstance(settle(Auto(), sources, slow), Store)
-    assert isinstance(settle(Auto(), sources, replace(slow, store=125e6)), Store)
+    assert not isinstance(settle(Auto(), sources, slow), FromStore)
+    assert isinstance(settle(Auto(), sources, replace(slow, store=125e6)), FromStore)
     assert predicted_store(64 * MB, Speeds(store=125e6), replacing=4) > 3 * predicted_store(
         64 * MB, Speeds(store=125e6)
     ), "all who replace share its link"
@@ -130,7 +132,7 @@ def test_a_policy_that_is_no_auto_is_its_own_choice() -> None:
     assert settle(Auto("figure 7"), spread(8 * MB)) == Star()
     assert settle(Auto("figure 7"), spread(64 * MB), Speeds(upload=SLOW)) == Tree()
     assert settle(Auto("figure 7", latency_sensitive=False), spread(64 * MB), Speeds(upload=SLOW)) == Line()
-    assert settle(Auto("figure 7", tolerates_store=True), spread(64 * MB)) == Store()
+    assert settle(Auto("figure 7", tolerates_store=True), spread(64 * MB)) == FromStore()
 
 
 def test_what_is_here_already_costs_no_network() -> None:

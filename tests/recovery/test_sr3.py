@@ -10,7 +10,7 @@ import pytest
 from holdfast.errors import ContainerError, PlanError
 from holdfast.ids import distance, id_of
 from holdfast.recovery.plans import Branch
-from holdfast.recovery.policies import Line, Star, Store, Structure, Tree
+from holdfast.recovery.policies import FromStore, Line, Star, Structure, Tree
 from holdfast.recovery.sr3 import (
     Replica,
     line_define,
@@ -105,7 +105,7 @@ def test_selection_takes_what_the_application_has_defined() -> None:
     assert selection("app", "latency-sensitive", large, little) == Tree(1, 4)
     assert selection("app", "latency-insensitive", large, little) == Line(7)
     assert selection("another", "latency-sensitive", large, little) == Tree()
-    assert selection("app", "checkpoint", large, little) == Store()
+    assert selection("app", "checkpoint", large, little) == FromStore()
     assert selection("app", "stateless", large, little) is None
     with pytest.raises(PlanError, match="no requirement"):
         selection("app", "soon", large, little)  # type: ignore[arg-type]

@@ -136,20 +136,20 @@ def draw(one: hf.Stream, two: hf.Stream, chosen: Sequence[Choice]) -> Drawn:
                 window = hf.sliding(size, every=f"{choice.size // 2} s") if choice.and_ % 2 else hf.tumbling(size)
                 stage = (
                     rows.key_by("k", name=name)
-                    .window(window, on="ts", lateness=lateness)
+                    .window(window, time="ts", lateness=lateness)
                     .agg(n=hf.count(), v=hf.sum("v"))
                 )
                 put = stage.with_column("g", "cast(n % 4 AS int)").with_column("ts", "window_end")
             case "distinct":
-                stage = rows.key_by("k", "g", "v", "ts", name=name).distinct(on="at", within=size, lateness=lateness)
+                stage = rows.key_by("k", "g", "v", "ts", name=name).distinct(time="at", within=size, lateness=lateness)
                 put = stage
             case "process":
-                stage = rows.key_by("k", name=name).process(Sum, SCHEMA, on="ts", lateness=lateness)
+                stage = rows.key_by("k", name=name).process(Sum, SCHEMA, time="ts", lateness=lateness)
                 put = stage
             case "join":
                 right = streams[1].with_column("w", "v").with_column("us", "ts").select("k", "w", "us")
                 stage = rows.key_by("k", name=name).join(
-                    right.key_by("k"), on=("ts", "us"), within=size, lateness=lateness
+                    right.key_by("k"), time=("ts", "us"), within=size, lateness=lateness
                 )
                 put = stage.with_column("v", "v + w")
             case "sums":

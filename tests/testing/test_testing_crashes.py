@@ -29,9 +29,9 @@ def aggregates(one: hf.Stream, two: hf.Stream) -> list[hf.Stream]:
 
 
 def windows(one: hf.Stream, two: hf.Stream) -> list[hf.Stream]:
-    slid = one.union(two).key_by("k").window(hf.sliding("20 s", every="5 s"), on="ts", lateness="5 s", late="keep")
+    slid = one.union(two).key_by("k").window(hf.sliding("20 s", every="5 s"), time="ts", lateness="5 s", late="keep")
     counted = slid.agg(n=hf.count(), last=hf.last("v"))
-    sessions = two.key_by("g").window(hf.session("8 s"), on="ts").agg(n=hf.count())
+    sessions = two.key_by("g").window(hf.session("8 s"), time="ts").agg(n=hf.count())
     clocked = one.key_by("g").window(hf.tumbling("10 s")).agg(v=hf.sum("v"))
     rows = two.key_by("k").window(hf.sliding(rows=4, every=2)).agg(v=hf.sum("v"))
     return [counted, counted.late, counted.top_k(1, by="n"), sessions, clocked, rows]
@@ -39,8 +39,8 @@ def windows(one: hf.Stream, two: hf.Stream) -> list[hf.Stream]:
 
 def joins(one: hf.Stream, two: hf.Stream) -> list[hf.Stream]:
     right = two.with_column("w", "v * 2").with_column("us", "ts").select("k", "w", "us")
-    joined = one.key_by("k").join(right.key_by("k"), how="full", on=("ts", "us"), within="10 s", lateness="5 s")
-    first = one.key_by("k", "g").distinct(on="ts", within="15 s")
+    joined = one.key_by("k").join(right.key_by("k"), how="full", time=("ts", "us"), within="10 s", lateness="5 s")
+    first = one.key_by("k", "g").distinct(time="ts", within="15 s")
     looked = one.key_by("k").lookup(two.key_by("k").agg(sofar=hf.sum("v")))
     return [joined, joined.key_by("k").agg(pairs=hf.count("w")), first, looked]
 
@@ -63,7 +63,7 @@ def processes(one: hf.Stream, two: hf.Stream) -> list[hf.Stream]:
     made = (
         one.union(two)
         .key_by("k")
-        .process(Remember, "k string, total bigint, seen string", outputs={"ends": "k string, at timestamp"}, on="ts")
+        .process(Remember, "k string, total bigint, seen string", outputs={"ends": "k string, at timestamp"}, time="ts")
     )
     return [made, made.output("ends"), made.key_by("k").agg(calls=hf.count(), ends=hf.max("total"))]
 

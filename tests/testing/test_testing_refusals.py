@@ -27,7 +27,7 @@ EXPRESSION_IN: dict[str, Callable[[hf.Stream], object]] = {
     "key_by": lambda read: read.key_by(column()).agg(n=hf.count()),
     "agg": lambda read: read.key_by("k").agg(n=hf.sum(column())),
     "top_k": lambda read: read.key_by("k").top_k(1, by=column()),
-    "on": lambda read: read.key_by("k").window(hf.tumbling("1 s"), on=column()).agg(n=hf.count()),
+    "time": lambda read: read.key_by("k").window(hf.tumbling("1 s"), time=column()).agg(n=hf.count()),
 }
 
 
@@ -50,7 +50,7 @@ def test_expressions_of_spark(verb: str) -> None:
         (lambda read: read.key_by("m").agg(n=hf.count()), "no column 'm' for the key of stage 'stage1'"),
         (lambda read: read.key_by("k").agg(n=hf.sum("m")), "no column 'm' for the aggregate 'n' of stage"),
         (lambda read: read.key_by("k").agg(n=hf.sum("k")), "cannot take type string"),
-        (lambda read: read.key_by("k").window(hf.tumbling("1 s"), on="n").agg(n=hf.count()), "event time"),
+        (lambda read: read.key_by("k").window(hf.tumbling("1 s"), time="n").agg(n=hf.count()), "event time"),
         (lambda read: read.union(read.select("n", "k")), "do not fit together"),
         (lambda read: read.transform(lambda df: df.dropDuplicates()), "no DataFrame.dropDuplicates"),
         (lambda read: read.select("*").key_by("k").process(len, "k strong"), "no list of columns"),

@@ -24,7 +24,7 @@ def click(product: str | None, n: int | None, second: int) -> dict[str, Any]:
 def test_the_ten_lines_of_the_manual() -> None:
     job = testing.Job()
     clicks = job.read(CLICKS, name="clicks")
-    hot = clicks.where("n > 0").key_by("product").window(hf.tumbling("10 s"), on="ts").agg(total=hf.sum("n"))
+    hot = clicks.where("n > 0").key_by("product").window(hf.tumbling("10 s"), time="ts").agg(total=hf.sum("n"))
     with job.start() as run:
         run.epoch(clicks=[click("a", 1, 1), click("a", 2, 3), click("b", -1, 4)])
         assert run.rows(hot) == []
@@ -89,7 +89,7 @@ def test_late_rows_and_other_bad_times() -> None:
     clicks = job.read(CLICKS)
     counted = (
         clicks.key_by("product")
-        .window(hf.tumbling("10 s"), on="ts", late="keep", ahead="1 minute")
+        .window(hf.tumbling("10 s"), time="ts", late="keep", ahead="1 minute")
         .agg(rows=hf.count())
     )
     run = job.start(clock=MINUTE + "00")
@@ -103,7 +103,7 @@ def test_a_join_of_two_sources_with_an_outer_side() -> None:
     job = testing.Job()
     orders = job.read("id bigint, what string, at timestamp", name="orders")
     paid = job.read("id bigint, cents bigint, paid_at timestamp", name="payments")
-    both = orders.key_by("id").join(paid.key_by("id"), how="left", on=("at", "paid_at"), within=("0 s", "10 s"))
+    both = orders.key_by("id").join(paid.key_by("id"), how="left", time=("at", "paid_at"), within=("0 s", "10 s"))
     run = job.start()
     run.epoch(
         orders=[{"id": 1, "what": "tea", "at": MINUTE + "01"}, {"id": 2, "what": "jam", "at": MINUTE + "02"}],
@@ -121,7 +121,7 @@ def test_a_join_of_two_sources_with_an_outer_side() -> None:
 def test_distinct_and_sketches() -> None:
     job = testing.Job()
     words = job.read("word string, ts timestamp")
-    first = words.key_by("word").distinct(on="ts", within="10 s")
+    first = words.key_by("word").distinct(time="ts", within="10 s")
     about = (
         words.with_column("all", "0").key_by("all").agg(about=hf.approx_distinct("word"), n=hf.count_distinct("word"))
     )

@@ -51,7 +51,7 @@ def drawn(clicks: hf.Stream) -> list[hf.StageStream]:
         rows=hf.count(), n=hf.sum("n"), mean=hf.mean("n"), about=hf.approx_distinct("n")
     )
     best = sums.select("shop", "ones", "n").top_k(2, by="n", per="shop")
-    windows = large.key_by("shop").window(hf.sliding("20 s", every="5 s"), on="ts", lateness="3 s").agg(n=hf.max("n"))
+    windows = large.key_by("shop").window(hf.sliding("20 s", every="5 s"), time="ts", lateness="3 s").agg(n=hf.max("n"))
     return [sums, best, windows]
 
 

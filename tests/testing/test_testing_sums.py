@@ -38,7 +38,7 @@ def test_sliding_windows_over_rows_that_change() -> None:
         .key_by("sensor", "at")
         .agg(celsius=hf.last("celsius"))
         .key_by("sensor")
-        .window(hf.sliding("2 hours", every="1 hour"), on="at", lateness="2 hours")
+        .window(hf.sliding("2 hours", every="1 hour"), time="at", lateness="2 hours")
         .agg(total=hf.sum("celsius"), var=hf.var("celsius"), mean=hf.mean("celsius"))
     )
     run = job.start()
@@ -104,7 +104,7 @@ def test_a_window_is_judged_when_its_row_leaves(window: Any) -> None:
     for back, wanted in ((-5, most), (0, None)):
         for how in ("null", "fail"):
             job = testing.Job()
-            hours = job.read("k int, at timestamp, x bigint").key_by("k").window(window, on="at").agg(s=hf.sum("x"))
+            hours = job.read("k int, at timestamp, x bigint").key_by("k").window(window, time="at").agg(s=hf.sum("x"))
             run = job.start(on_overflow=how)  # type: ignore[arg-type]
             run.epoch([{"k": 1, "at": at, "x": x} for at, x in early])
             run.epoch([{"k": 1, "at": "2026-01-01 00:30:00", "x": back}])

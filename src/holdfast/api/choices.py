@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from holdfast.errors import PlanError
 from holdfast.safety.intervals import seconds_of
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _NOTHING = "Nothing was started."
 _PART = re.compile(r"\d+(?:\.\d+)?\s*[a-z]+", re.IGNORECASE)
 _TRIGGERS = "Use a time ('1 second'), 'availableNow' or 'once', or a mapping such as {'processingTime': '1 second'}."
@@ -20,6 +23,22 @@ def one_of(what: str, given: object, *choices: object) -> None:
         return
     shown = [repr(choice) for choice in choices]
     raise PlanError(f"{what} cannot be {given!r}.", safe=_NOTHING, todo=f"Use {', '.join(shown[:-1])} or {shown[-1]}.")
+
+
+def without_on(verb: Callable[P, R]) -> Callable[P, R]:
+    """``on=`` means keys in Spark and SQL, so a verb that goes by event time says so instead of taking it for one."""
+
+    @wraps(verb)
+    def checked(*args: P.args, **options: P.kwargs) -> R:
+        if "on" in options:
+            raise PlanError(
+                f"{verb.__name__} has no option 'on'.",
+                safe=_NOTHING,
+                todo="Write time= for the event time; the keys are those of key_by.",
+            )
+        return verb(*args, **options)
+
+    return checked
 
 
 def trigger_of(given: Mapping[str, Any] | str | None) -> dict[str, Any]:

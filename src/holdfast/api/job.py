@@ -84,7 +84,7 @@ class Job(Drawing):
         ("1 second") or the name alone ("availableNow"). ``slices`` is for the life of the job; "auto"
         chooses by the cores there are. ``safety`` says how state is made safe (``Delta``, ``Shards``, ``Sync``, or
         None: by the log alone), ``recovery`` how it comes back (``Chained``; ``Star``, ``Line``, ``Tree`` or ``Auto``
-        with ``Shards``; ``Store``). ``autoscale`` lets the job choose its number of
+        with ``Shards``; ``FromStore``). ``autoscale`` lets the job choose its number of
         containers (``Autoscale``, or ``PerExecutor``: one for each executor). Containers run ``where`` Spark's
         executors are ("executors"), or beside the driver ("driver"); "auto" is the driver for a local master.
         ``listen`` is the driver's address for them ("auto": loopback, or with executors ``spark.driver.host``).

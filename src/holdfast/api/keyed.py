@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pyspark.sql import Column
 
 from holdfast.api.aggregates import Aggregate
-from holdfast.api.choices import one_of
+from holdfast.api.choices import one_of, without_on
 from holdfast.api.stream import Order, Stream
 from holdfast.api.windows import Window, span
 from holdfast.errors import PlanError
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.api.drawing import Drawing
 
 How = Literal["inner", "left", "right", "full"]
+Late = Literal["count", "keep"]
 AHEAD = "1 day"
 """So far may event time be ahead of the clock: more than any two time zones are apart."""
 
@@ -44,18 +45,19 @@ class KeyedStream:
         spec = drafts.aggregate(draft, aggregates)
         return self._job._add_stage(draft, spec, "agg", updating=True, complete=True)
 
+    @without_on
     def window(
         self,
         window: Window,
         *,
-        on: str | Column | None = None,
+        time: str | Column | None = None,
         lateness: str = "0 s",
         mode: Literal["append", "update"] = "append",
         early: str | None = None,
-        late: Literal["count", "keep"] = "count",
+        late: Late = "count",
         ahead: str | None = AHEAD,
     ) -> WindowedStream:
-        """Cut the rows of every key into windows, by event time in column ``on``; without it by processing time.
+        """Cut the rows of every key into windows, by event time in column ``time``; without it by processing time.
 
         A window's result comes out when the watermark (the largest event time, minus ``lateness``) has passed its end;
         with ``mode="update"`` whenever it changed; with ``early`` also now and then before it closes. Rows that come
@@ -64,31 +66,34 @@ class KeyedStream:
         """
         one_of("late", late, "count", "keep")
         one_of("mode", mode, "append", "update")
-        return WindowedStream(self, window, on, span(lateness, least=0), mode, early, late == "keep", ahead)
+        return WindowedStream(self, window, time, span(lateness, least=0), mode, early, late == "keep", ahead)
 
+    @without_on
     def join(
         self,
         other: KeyedStream,
         *,
         how: How = "inner",
-        on: str | tuple[str | Column, str | Column] | None = None,
+        time: str | tuple[str | Column, str | Column] | None = None,
         within: str | tuple[str, str] | None = None,
         lateness: str = "0 s",
+        late: Late = "count",
         ahead: str | None = AHEAD,
         name: str | None = None,
     ) -> StageStream:
-        """Pairs of rows with equal keys, and with event times (``on``) within a bound of each other.
+        """Pairs of rows with equal keys, and with event times (``time``) within a bound of each other.
 
         ``within="10 s"`` is up to that long before or after; ``within=("0 s", "1 hour")`` up to the first before the
         left row and up to the second after it. Without a bound rows are kept for ever (inner joins only). A row of an
-        outer side that found no partner comes out once none can come any more.
+        outer side that found no partner comes out once none can come any more. Rows that come too late are counted.
         """
         if other._job is not self._job:
             raise PlanError("Streams of two jobs cannot be joined.", todo="Read both sources in the same job.")
         one_of("how", how, "inner", "left", "right", "full")
-        times = (on, on) if isinstance(on, str) else (on or (None, None))
+        _late_rows_are_counted("A join", late)
+        times = (time, time) if isinstance(time, str) else (time or (None, None))
         if within is not None and None in times:
-            raise PlanError("A join within a time needs the event time of both sides.", todo="join(…, on='ts')")
+            raise PlanError("A join within a time needs the event time of both sides.", todo="join(…, time='ts')")
         bounds: tuple[int | None, int | None] = (None, None)
         if within is not None:
             before, after = (within, within) if isinstance(within, str) else within
@@ -107,30 +112,35 @@ class KeyedStream:
         spec = drafts.lookup(draft, self._job._planned(stage._stage), how=how)
         return self._job._add_stage(draft, spec, f"lookup in {stage.name}", updating=False)
 
+    @without_on
     def distinct(
         self,
         *,
-        on: str | Column | None = None,
+        time: str | Column | None = None,
         within: str | None = None,
         error: float | None = None,
         expected: int | None = None,
         lateness: str = "0 s",
+        late: Late = "count",
         ahead: str | None = AHEAD,
     ) -> StageStream:
         """The first row of every key; with ``within``, a key counts as new again when its first row's event time (in
-        column ``on``) is further back than that.
+        column ``time``) is further back than that. Rows that come too late to tell are counted.
 
         With ``error`` a Bloom filter remembers the keys: of ``expected`` keys no one comes out twice, and a share of at
         most ``error`` of new ones is dropped.
         """
-        if (within is None) != (on is None):
-            raise PlanError("distinct needs both or neither of 'on' and 'within'.", todo="distinct(on=…, within='1 h')")
+        _late_rows_are_counted("distinct", late)
+        if (within is None) != (time is None):
+            raise PlanError(
+                "distinct needs both or neither of 'time' and 'within'.", todo="distinct(time='ts', within='1 h')"
+            )
         if (error is None) != (expected is None):
             raise PlanError("A Bloom filter needs both: error, expected.", todo="distinct(error=0.01, expected=10**6)")
         bloom = None if error is None or expected is None else (expected, error)
         draft = self._draft(lateness=lateness, ahead=ahead)
         bound = None if within is None else span(within)
-        spec = drafts.distinct(draft, on=on, within=bound, bloom=bloom)
+        spec = drafts.distinct(draft, on=time, within=bound, bloom=bloom)
         return self._job._add_stage(draft, spec, "distinct", updating=False)
 
     def top_k(self, k: int, by: Order | Sequence[Order], *, ties: str = "cut", rank: str = "rank") -> StageStream:
@@ -145,6 +155,7 @@ class KeyedStream:
         spec = drafts.top_k(draft, k=k, by=_ordering(by), ties=ties, rank=rank, final=final, hidden_keys=hidden)
         return self._job._add_stage(draft, spec, f"top {k}", updating=not final, complete=not final, windowed=final)
 
+    @without_on
     def process(
         self,
         function: Callable[..., Any] | type,
@@ -152,9 +163,9 @@ class KeyedStream:
         *,
         state: Mapping[str, Any] | None = None,
         outputs: Mapping[str, str] | None = None,
-        on: str | Column | None = None,
+        time: str | Column | None = None,
         lateness: str = "0 s",
-        late: Literal["give", "drop"] = "give",
+        late: Literal["give", "count"] = "give",
         rows: Literal["dicts", "arrow"] = "dicts",
         errors: Literal["fail", "dead_letter"] = "fail",
         ahead: str | None = AHEAD,
@@ -163,18 +174,19 @@ class KeyedStream:
 
         ``output`` is the schema of its rows as DDL ("user string, n bigint"), ``outputs`` those of further outputs by
         name: ``stage.output("alarms")``. With ``errors="dead_letter"`` rows that make it raise are
-        ``stage.output("errors")`` instead of the end of the run.
+        ``stage.output("errors")`` instead of the end of the run. Late rows are given to it like others; with
+        ``late="count"`` they are counted instead.
         """
         from holdfast.api.states import compiled
 
-        one_of("late", late, "give", "drop")
+        _late_rows_are_counted("process", late, "give")
         one_of("rows", rows, "dicts", "arrow")
         one_of("errors", errors, "fail", "dead_letter")
         draft = self._draft(lateness=lateness, ahead=ahead)
         pickled, states = compiled(function, state)
         produced = {"": _columns(output), **{port: _columns(ddl) for port, ddl in (outputs or {}).items()}}
         spec = drafts.process(
-            draft, pickled, states, produced, on=on, rows=rows, errors=errors, drop_late=late == "drop"
+            draft, pickled, states, produced, on=time, rows=rows, errors=errors, drop_late=late == "count"
         )
         return self._job._add_stage(draft, spec, getattr(function, "__name__", "process"), updating=False)
 
@@ -198,7 +210,7 @@ class WindowedStream:
 
     _keyed: KeyedStream
     _window: Window
-    _on: str | Column | None
+    _time: str | Column | None
     _lateness: int
     _mode: str
     _early: str | None
@@ -209,17 +221,17 @@ class WindowedStream:
         """Aggregates of every key and window; the rows also have ``window_start`` and ``window_end``."""
         _refuse_strangers(aggregates)
         window = self._window
-        if window.kind == "rows" and self._on is not None:
-            raise PlanError("A window of rows has no event time.", todo="Leave 'on' out.")
+        if window.kind == "rows" and self._time is not None:
+            raise PlanError("A window of rows has no event time.", todo="Leave 'time' out.")
         if window.kind == "session" and self._early:
             raise PlanError("A session has no early results.", todo="Use mode='update': its results as they change.")
         draft = self._keyed._draft(ahead=self._ahead)
         draft.lateness = self._lateness
         spec: Any
         if window.kind == "session":
-            unit: Literal["event", "clock"] = "clock" if self._on is None else "event"
+            unit: Literal["event", "clock"] = "clock" if self._time is None else "event"
             spec = drafts.session(
-                draft, aggregates, gap=window.size, unit=unit, on=self._on, mode=self._mode, keep_late=self._keep_late
+                draft, aggregates, gap=window.size, unit=unit, on=self._time, mode=self._mode, keep_late=self._keep_late
             )
         else:
             spec = drafts.window(
@@ -227,9 +239,9 @@ class WindowedStream:
                 aggregates,
                 size=window.size,
                 every=window.every,
-                unit="rows" if window.kind == "rows" else "clock" if self._on is None else "event",
+                unit="rows" if window.kind == "rows" else "clock" if self._time is None else "event",
                 offset=window.offset,
-                on=self._on,
+                on=self._time,
                 mode=self._mode,
                 early=span(self._early) if self._early else 0,
                 keep_late=self._keep_late,
@@ -244,8 +256,10 @@ class WindowedStream:
         """
         window = self._window
         _check_top_k(k, ties)
-        if window.kind != "time" or window.every != window.size or self._on is None:
-            raise PlanError("Only tumbling windows in event time have a top_k.", todo="window(hf.tumbling(…), on=…)")
+        if window.kind != "time" or window.every != window.size or self._time is None:
+            raise PlanError(
+                "Only tumbling windows in event time have a top_k.", todo="window(hf.tumbling(…), time='ts')"
+            )
         if self._mode != "append" or self._early or self._keep_late:
             raise PlanError(
                 "A window's top_k comes out when it closes, and its late rows are counted.",
@@ -261,7 +275,7 @@ class WindowedStream:
             rank=rank,
             size=window.size,
             offset=window.offset,
-            on=self._on,
+            on=self._time,
         )
         return self._keyed._job._add_stage(draft, spec, f"top {k} of windows", updating=False, windowed=True)
 
@@ -292,6 +306,17 @@ class StageStream(Stream):
 def _check_top_k(k: int, ties: str) -> None:
     if k < 1 or ties not in ("cut", "all"):
         raise PlanError(f"There is no top_k({k}, ties={ties!r}).", todo="k from 1 on; ties='cut' or 'all'.")
+
+
+def _late_rows_are_counted(verb: str, late: object, *others: str) -> None:
+    """Of a verb that has no stream of late rows, whatever it may do with them besides (``others``)."""
+    if late == "keep":
+        raise PlanError(
+            f"{verb} cannot keep its late rows: only windows put them out, as the stream .late.",
+            safe="Nothing was started.",
+            todo=f"Use late={' or '.join(map(repr, ('count', *others)))}; the stage's status has how many there were.",
+        )
+    one_of("late", late, *others, "count")
 
 
 def _refuse_strangers(aggregates: Mapping[str, Aggregate]) -> None:

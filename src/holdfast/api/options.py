@@ -60,13 +60,13 @@ class Options:
                 f"recovery={type(self.recovery).__name__}() needs pieces on the ring, which only safety=hf.Shards(…) "
                 "makes.",
                 safe="Nothing was started.",
-                todo="Use safety=hf.Shards(), or recovery=hf.Chained() or hf.Store().",
+                todo="Use safety=hf.Shards(), or recovery=hf.Chained() or hf.FromStore().",
             )
         if isinstance(self.recovery, Chained) and isinstance(self.safety, Shards):
             raise PlanError(
                 "recovery=Chained() needs copies of whole slices, which safety=hf.Shards(…) does not make.",
                 safe="Nothing was started.",
-                todo="Use recovery=hf.Auto(), Star(), Line(), Tree() or Store(), or safety=hf.Delta().",
+                todo="Use recovery=hf.Auto(), Star(), Line(), Tree() or FromStore(), or safety=hf.Delta().",
             )
 
     @property
@@ -95,7 +95,7 @@ class Options:
         shards, way = self.terms().shards, self.way_back
         if shards is None:
             return None
-        policy = way if isinstance(way, Star | Line | Tree | Auto) else Star()  # with Store nobody ever asks for it
+        policy = way if isinstance(way, Star | Line | Tree | Auto) else Star()  # with FromStore nobody ever asks for it
         return {
             "terms": {},
             "cut": asdict(shards),

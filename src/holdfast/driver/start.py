@@ -30,8 +30,7 @@ from holdfast.master import events as ev
 from holdfast.master.autoscale import PerExecutor
 from holdfast.master.balance import slices_auto
 from holdfast.plan.former import refuse_readers
-from holdfast.recovery.policies import Auto, Line, Star, Tree
-from holdfast.recovery.policies import Store as FromStore
+from holdfast.recovery.policies import Auto, FromStore, Line, Star, Tree
 from holdfast.spark import claims
 from holdfast.spark.claims import Claim
 from holdfast.spark.hadoop import hadoop_creator

@@ -16,7 +16,7 @@ from math import ceil
 
 from holdfast.invariants import Impossible
 from holdfast.recovery.plans import Branch, Plan, Sources
-from holdfast.recovery.policies import Auto, Line, Star, Store, Structure, Tree
+from holdfast.recovery.policies import Auto, FromStore, Line, Star, Structure, Tree
 
 TINY = 1 << 20
 """Bytes up to which Figure 7 says "checkpoint recovery". The paper gives no number."""
@@ -57,12 +57,12 @@ def figure_7(
     stateful: bool = True,
     tolerates_store: bool = False,
     latency_sensitive: bool = True,
-) -> Structure | Store | None:
+) -> Structure | FromStore | None:
     """The paper's decision tree. None: there is no state, a restart is enough."""
     if not stateful:
         return None
     if tolerates_store or nbytes <= TINY:
-        return Store()
+        return FromStore()
     if nbytes < SMALL:
         return Star()
     if bandwidth >= PLENTIFUL or not latency_sensitive:
@@ -95,7 +95,7 @@ def predicted_store(nbytes: float, speeds: Speeds, replacing: int = 1) -> float:
 
 def settle(
     policy: Structure | Auto, sources: Sources, speeds: Speeds | None = None, replacing: int = 1
-) -> Structure | Store:
+) -> Structure | FromStore:
     """What is to be done now: the policy itself, or ``Auto``'s choice."""
     if not isinstance(policy, Auto):
         return policy
@@ -111,11 +111,11 @@ def settle(
         if chosen is None:
             raise Impossible("pieces are state")
         return chosen
-    costs: dict[Structure | Store, float] = {Store(): predicted_store(nbytes, speeds, replacing)}
+    costs: dict[Structure | FromStore, float] = {FromStore(): predicted_store(nbytes, speeds, replacing)}
     enough = GOOD_ENOUGH * _least(sources, speeds, replacing)
     for structure in candidates():
         costs[structure] = predicted(structure, sources, speeds, replacing)
-        if costs[structure] <= min(enough, costs[Store()]):
+        if costs[structure] <= min(enough, costs[FromStore()]):
             return structure
     return min(costs, key=lambda one: costs[one])
 

@@ -19,7 +19,7 @@ from functools import singledispatchmethod
 from holdfast.invariants import Impossible
 from holdfast.recovery.choice import Speeds, settle
 from holdfast.recovery.plans import Branch, Sources
-from holdfast.recovery.policies import Auto, Star, Store, Structure
+from holdfast.recovery.policies import Auto, FromStore, Star, Structure
 from holdfast.safety.shards import Cut, Held, PieceName, Version, choose
 
 # ---------------------------------------------------------------------------------------------------------- events
@@ -181,7 +181,7 @@ class Gathering:
         self.speeds = speeds
         self.replacing = frozenset(replacing) - {here}
         self.slices = {number: Slice(number, cut.pieces(number)) for number in sorted(asked)}
-        self.structure: Structure | Store | None = None
+        self.structure: Structure | FromStore | None = None
         """What was chosen, once it is."""
         self._may_hold = {number: frozenset(peers) for number, peers in asked.items()}
         self._asked = False
@@ -379,7 +379,7 @@ class Gathering:
         )
         if self.structure is None:
             self.structure = settle(self.policy, sources, self.speeds, 1 + len(self.replacing))
-        if isinstance(self.structure, Store):
+        if isinstance(self.structure, FromStore):
             for one in self.slices.values():
                 if not one.over:
                     self._beyond(one, "The store is quicker.")

@@ -1,8 +1,8 @@
 """The recovery policies that a job can be started with.
 
 Whatever the way back, the log above the recovered version is replayed afterwards, for the lost slices only.
-``Chained`` and ``Store`` belong to copies of whole slices, ``Star``, ``Line``, ``Tree`` and ``Auto`` to pieces on the
-ring (SR3 §3.4-3.7): there the containers recover by themselves, and what they cannot complete comes from the store.
+``Chained`` and ``FromStore`` belong to copies of whole slices, ``Star``, ``Line``, ``Tree`` and ``Auto`` to pieces on
+the ring (SR3 §3.4-3.7): there the containers recover by themselves, and what they cannot complete comes from the store.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Chained:
 
 
 @dataclass(frozen=True)
-class Store:
+class FromStore:
     """Lost slices come from the newest checkpoint in the store, copies or not."""
 
 
@@ -116,4 +116,4 @@ def _at_least_one(what: str, value: int) -> None:
 Structure = Star | Line | Tree
 """How pieces come together."""
 
-Recovery = Chained | Store | Star | Line | Tree | Auto
+Recovery = Chained | FromStore | Star | Line | Tree | Auto

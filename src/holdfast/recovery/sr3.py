@@ -31,7 +31,7 @@ from holdfast.recovery.gathering import (
     Pull,
 )
 from holdfast.recovery.plans import Branch
-from holdfast.recovery.policies import Line, Star, Store, Structure, Tree
+from holdfast.recovery.policies import FromStore, Line, Star, Structure, Tree
 from holdfast.safety.shards import FIRST, Cut, Held, PieceName, Version, holders, key_of
 
 Rows = Mapping[int, Any]
@@ -129,7 +129,9 @@ def _define(app_name: str, structure: Structure) -> bool:
     return new
 
 
-def selection(app_name: str, requirement: Requirement, state_size: int, network_bw: float) -> Structure | Store | None:
+def selection(
+    app_name: str, requirement: Requirement, state_size: int, network_bw: float
+) -> Structure | FromStore | None:
     """Selection: Figure 7, with the application's own parameters where it has defined any. None: only restart.
 
     Bytes, and bytes a second.
@@ -139,7 +141,7 @@ def selection(app_name: str, requirement: Requirement, state_size: int, network_
     >>> selection("clicks", "latency-sensitive", 256 << 20, 12.5e6)
     Tree(fanout_bits=3, depth=1, parts=2)
     >>> selection("clicks", "checkpoint", 256 << 20, 12.5e6)
-    Store()
+    FromStore()
     """
     if requirement not in ("stateless", "checkpoint", "latency-insensitive", "latency-sensitive"):
         raise PlanError(
@@ -153,7 +155,7 @@ def selection(app_name: str, requirement: Requirement, state_size: int, network_
         tolerates_store=requirement == "checkpoint",
         latency_sensitive=requirement == "latency-sensitive",
     )
-    if chosen is None or isinstance(chosen, Store):
+    if chosen is None or isinstance(chosen, FromStore):
         return chosen
     return _DEFINED.get(app_name, {}).get(type(chosen), chosen)
 
