@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from holdfast.log.records import Fence, Ranges
-from holdfast.master.elastic import Elastic, Moment
 from holdfast.master.events import Applied, Event, Started
 from holdfast.master.flight import Flight
 from holdfast.master.instructions import (
@@ -22,7 +21,9 @@ from holdfast.master.instructions import (
     StoreCommit,
 )
 from holdfast.master.machine import Master
+from holdfast.master.migration import Migration
 from holdfast.master.moves import Phase
+from holdfast.master.progress import Moment
 
 
 class ScansTooEarly(Master):
@@ -144,7 +145,7 @@ class CopiesAnEpochInFlight(Master):
 
 class DoesNotWaitUntilAllIsForgotten(Master):
     def _advance(self) -> None:
-        self._elastic.unsettled = lambda container: set()  # type: ignore[method-assign]
+        self._elastic.drops.unsettled = lambda container: set()  # type: ignore[method-assign]
         super()._advance()
 
 
@@ -177,16 +178,16 @@ class SwitchesTooEarly(Master):
 
     def _start(self, job: Started) -> None:
         super()._start(job)
-        self._elastic.__class__ = Hasty
+        self._elastic.migration.__class__ = Hasty
 
 
-class Hasty(Elastic):
-    def _switch(self, moment: Moment) -> bool:
+class Hasty(Migration):
+    def switch(self, moment: Moment, leaving: set[str]) -> bool:
         here = self._progress.at(moment.committed)
         for move in self.moves.of.values():
             if move.phase is Phase.REBUILD:
                 move.phase, move.position, move.proven, move.task = Phase.DUAL, here, True, None
-        return super()._switch(moment)
+        return super().switch(moment, leaving)
 
 
 class ForgetsToReplace(Master):

@@ -19,7 +19,7 @@ from test_master_properties import find
 
 from holdfast.errors import ContainerError, FunctionError
 from holdfast.log.records import Fence
-from holdfast.master.elastic import AGAIN_SECONDS, IDLE_SECONDS
+from holdfast.master.drops import AGAIN_SECONDS
 from holdfast.master.events import (
     Applied,
     Clock,
@@ -56,6 +56,7 @@ from holdfast.master.instructions import (
 )
 from holdfast.master.machine import Master
 from holdfast.master.membership import FAILED_STARTS
+from holdfast.master.migration import IDLE_SECONDS
 from holdfast.master.moves import Phase
 from holdfast.safety.intervals import Interval
 from holdfast.safety.policies import Terms

@@ -1,20 +1,23 @@
-"""Who lives, who owns what, where copies are, what is on its way: the part that grows, shrinks and heals.
+"""Who owns what, where copies are, what is on its way: the part that grows, shrinks and heals.
 
 Like the whole master it keeps facts and derives from them what to do. The rest of the master says at every turn how
 far the job is (``Moment``); nothing here waits for an epoch and no epoch waits for anything here, except that
-ownership of a slice that lives changes hands between two epochs only.
+ownership of a slice that lives changes hands between two epochs only. Who lives, comes and goes is the business of the
+``membership``, of which a master is one user.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from holdfast.log.records import Fence
 from holdfast.master.balance import level
-from holdfast.master.copies import Copies, Sendings
+from holdfast.master.copies import Copies
+from holdfast.master.drops import Drops
 from holdfast.master.events import (
+    ContainerJoined,
+    ContainerLost,
     CopiesSent,
     LoadsSeen,
     MoveWanted,
@@ -28,7 +31,6 @@ from holdfast.master.instructions import (
     Apply,
     Demote,
     DropCopies,
-    EndContainer,
     Forget,
     Gather,
     SaveShards,
@@ -37,54 +39,38 @@ from holdfast.master.instructions import (
     ToContainer,
     performer,
 )
-from holdfast.master.membership import Membership
-from holdfast.master.moves import Move, Moves, Phase, grouped, slices_of
+from holdfast.master.membership import Membership, Released, Standing
+from holdfast.master.migration import Migration
+from holdfast.master.moves import Moves, Phase
 from holdfast.master.operations import Operations
 from holdfast.master.placement import activate
-from holdfast.master.progress import Position, Progress
+from holdfast.master.progress import Moment, Position, Progress
 from holdfast.master.readies import Readies
 from holdfast.master.requests import Asking
 from holdfast.master.saves import Saving
+from holdfast.master.upkeep import Upkeep
 
 HOT = 1.5
 HOT_SECONDS = 0.1
 """A container whose slices take that much of an epoch, and so much more than the mean, has some taken away."""
-AT_ONCE = 32
-"""So many slices of one owner are copied for moves at a time: the first are there while the last still wait."""
-AGAIN_SECONDS = 1.0
-IDLE_SECONDS = 3.0
-"""So long without an epoch, and a slice in dual mode changes hands without having been compared in one."""
-
-
-@dataclass(frozen=True)
-class Moment:
-    """How far the job is."""
-
-    committed: int
-    fence: Fence
-    whole: bool
-    """Every slice has an owner that has brought it to the committed epoch."""
-    between: bool
-    """No level of the epoch in flight is prepared: owners may change."""
-    busy: bool
-    """Spark waits for an epoch."""
-    writing: frozenset[int]
-    """Slices whose owners are writing a checkpoint of them."""
+USER = "main"
+"""What the membership knows a job by that has its containers for itself."""
 
 
 class Elastic:
-    def __init__(self, job: Started, progress: Progress, asking: Asking) -> None:
-        self.members = Membership(job.containers, asking)
+    def __init__(self, job: Started, members: Membership, progress: Progress, asking: Asking, user: str = USER) -> None:
+        self.members = members
         self.copies = Copies(job.slices, job.safety.backups)
-        self.moves = Moves()
+        self.drops = Drops(asking)
+        self.migration = Migration(progress, self.copies, self.drops, asking)
+        self.upkeep = Upkeep(job.safety, progress, members, self.copies, self.migration, self.drops, asking)
         self.operations = Operations()
-        self.saving = Saving(job.safety)
         self._readies = Readies(asking)
         self._by_ring = job.by_ring
-        self._safety = job.safety
         self._from_copies = job.from_copies
         self._progress = progress
         self._asking = asking
+        self._user = user
         self._adopted = False
         self._orphans: frozenset[int] = frozenset()
         """Slices that the ring is bringing back."""
@@ -93,32 +79,37 @@ class Elastic:
         self._stopping = False
         self._loads: Mapping[int, float] | None = None
         self._now = 0.0
-        self._quiet_since = 0.0
-        self._untidy: list[tuple[float, Forget | DropCopies]] = []
-        """What could not be dropped, and when: nothing new may come there before it is."""
-        self._updated: dict[str, tuple[int, float]] = {}
-        """When an owner's copies were last brought up to date: epoch, time."""
-        self._moves_next: set[str] = set()
-        """Owners whose last sending was an update."""
+
+    @property
+    def moves(self) -> Moves:
+        return self.migration.moves
+
+    @property
+    def saving(self) -> Saving:
+        return self.upkeep.saving
 
     # ----------------------------------------------------------------------------------------------- events
 
     def clock(self, at: float) -> None:
         self._now = max(self._now, at)
 
-    def join(self, container: str, host: str) -> None:
-        if self.members.join(container, host):
+    def join(self, event: ContainerJoined) -> None:
+        known = event.container in self.members.hosts
+        self._asking.ask_all(self.members.handle(event))
+        if not known and event.container in self.members.hosts:
             self._uneven = self.members.gathered
 
-    def lose(self, container: str) -> bool:
+    def lose(self, event: ContainerLost) -> bool:
         """Forget a container and all it held; whether it lived."""
-        lived = self._part_with(container)
+        lived = event.container in self.members.hosts
+        self._asking.ask_all(self.members.handle(event))
+        self._part_with(event.container)
         self._uneven = self._uneven or lived
         return lived
 
     def scale(self, event: ScaleWanted) -> None:
         before = self.members.wanted
-        self.members.scale(event.containers)
+        self._asking.ask_all(self.members.handle(event))
         self._by_hand, self._stopping = False, event.stopping
         self._uneven = self.members.gathered
         if before != event.containers:
@@ -130,7 +121,8 @@ class Elastic:
             return
         self._by_hand = True
         moves = dict.fromkeys(event.slices, event.to)
-        self.operations.begin("move", f"{len(moves)} slices to {event.to}", self._plan(moves, event.stopping))
+        planned = self.migration.plan(moves, stopping=event.stopping)
+        self.operations.begin("move", f"{len(moves)} slices to {event.to}", planned)
 
     def loads(self, event: LoadsSeen) -> None:
         """Hot slices are spread, but not for the sake of noise: the busiest container must have much more to do."""
@@ -144,38 +136,24 @@ class Elastic:
     # ---------------------------------------------------------------------------------------------- answers
 
     def activated(self, instruction: Activate) -> None:
-        for move in self.moves.with_task(instruction.id):
-            move.task, move.phase, move.since = None, Phase.DUAL, self._now
-            move.position = self._progress.at(instruction.epoch)
+        self.migration.activated(instruction, self._now)
         self.copies.used(instruction.container, instruction.slices)
 
     def applied(self, instruction: Apply, position: Position, digests: Mapping[int, int]) -> None:
-        for move in self.moves.with_task(instruction.id):
-            move.task, move.position = None, position
-        for slice_, digest in digests.items():
-            move_ = self.moves.of.get(slice_)
-            if move_ is None or move_.phase is not Phase.DUAL:
-                continue
-            if unlike := move_.compare(instruction.container, position, digest):
-                self._abort(
-                    move_,
-                    instruction.fence,
-                    f"slice {slice_} put out {unlike[0]:08x} on {move_.source} and {unlike[1]:08x} on {move_.to} in "
-                    f"epoch {instruction.fence.epoch}: it stays on {move_.source}",
-                )
+        self.migration.applied(instruction, position, digests)
 
     def failed(self, instruction: ToContainer) -> None:
         """An instruction to a destination, or about copies, came to nothing."""
         match instruction:
             case Activate(container=container, slices=slices):
                 self.copies.used(container, slices)
-                self._begin_again(self.moves.with_task(instruction.id), instruction.fence)
+                self.migration.failed(instruction, self._now)
             case Apply():
-                self._begin_again(self.moves.with_task(instruction.id), instruction.fence)
+                self.migration.failed(instruction, self._now)
             case Demote(container=container, slices=slices, fence=fence):
                 self._asking.ask(Forget(container, fence, slices))
             case Forget() | DropCopies():
-                self._untidy.append((self._now, instruction))
+                self.drops.failed(instruction, self._now)
             case SaveShards():
                 self.saving.failed(instruction)
 
@@ -202,12 +180,7 @@ class Elastic:
         for peer, slices in late.items():
             self._asking.ask(DropCopies(peer, instruction.fence, frozenset(slices)))
         self.copies.refused(instruction.container, answer.failed)
-        refused = [
-            move
-            for move in self.moves.of.values()
-            if move.source == instruction.container and move.to in answer.failed and move.phase is Phase.COPY
-        ]
-        self._begin_again(refused, instruction.fence)
+        self.migration.refused(instruction.container, answer.failed, instruction.fence, self._now)
 
     def demoted(self, instruction: Demote) -> None:
         if instruction.container in self.members.hosts:
@@ -226,11 +199,7 @@ class Elastic:
         if self._adopted and new:
             self.operations.begin("recovery", f"{len(new)} slices lost their container", new)
         self._adopted = True
-        for slice_ in orphans:
-            move = self.moves.of.get(slice_)
-            if move is not None and move.phase is not Phase.COPY:  # the destination was on its way to it anyway
-                progress.give(slice_, move.to, move.position, move.task)
-                del self.moves.of[slice_]
+        self.migration.take_over(orphans)
         takers = self.members.staying or self.members.hosts
         if self._from_copies:
             able = self.members.hosts if self._by_ring else takers
@@ -241,91 +210,34 @@ class Elastic:
         progress.assign(self.members.hosts, takers, self._orphans)
         return progress.owners != before
 
-    def gather(self, *, whole: bool, busy: bool) -> None:
-        calm = not busy or self.operations.running("rescale")
-        if self.members.gather(self._progress.held(), whole=whole, calm=calm):
+    def stand(self, *, whole: bool, busy: bool) -> None:
+        """Say how the job stands, and hear who is to come and to leave."""
+        held = {container: len(slices) for container, slices in self._progress.held().items()}
+        calm, before = not busy or self.operations.running("rescale"), self.members.leaving.copy()
+        self._asking.ask_all(self.members.handle(Standing(self._user, held, whole, calm)))
+        if self.members.leaving - before:
             self._uneven = True
 
     def advance(self, moment: Moment) -> bool:
         """Whether owners changed."""
-        if moment.busy:
-            self._quiet_since = self._now
-        for at, instruction in list(self._untidy):
-            if self._now - at >= AGAIN_SECONDS:
-                self._untidy.remove((at, instruction))
-                self._asking.ask(instruction)
-        changed = self._switch(moment)
+        self.drops.advance(moment.now)
+        changed = self.migration.switch(moment, self.members.leaving)
         self._level(moment)
-        self._rebuild(moment)
-        self._plan_copies(moment)
-        self._send_copies(moment)
-        self._save_shards(moment)
-        self._end_leaving(moment)
+        self.migration.rebuild(moment)
+        self.upkeep.advance(moment, settled=self.settled)
+        self._release(moment)
         behind = self._progress.short_of(self._progress.at(moment.committed))
         self.operations.advance(behind, self.moves, settled=self.settled)
         return changed
 
-    def unsettled(self, container: str) -> set[int]:
-        """Slices of which this container is just dropping, putting away or using a copy: no other may come there."""
-        waiting = [instruction for _, instruction in self._untidy]
-        return {
-            slice_
-            for one in [*self._asking.pending.values(), *waiting]
-            if isinstance(one, Forget | DropCopies | Demote | Activate) and one.container == container
-            for slice_ in one.slices
-        }
+    def begin_again_past(self, position: Position, fence: Fence) -> None:
+        """An epoch is taken back: destinations that applied some of it start over."""
+        self.migration.begin_again_past(position, fence, self._now)
 
     @property
     def settled(self) -> bool:
         """Nothing is moving, coming or leaving."""
-        members = self.members
-        return not (self.moves or members.leaving or members.coming or self._uneven or members.short)
-
-    def begin_again_past(self, position: Position, fence: Fence) -> None:
-        """An epoch is taken back: destinations that applied some of it start over."""
-        self._begin_again([move for move in self.moves.of.values() if move.position > position], fence)
-
-    def shadows(self, first: Position, end: Position) -> dict[tuple[str, Position], frozenset[int]]:
-        """Slices in dual mode at a position in [first, end), by destination and position."""
-        found: defaultdict[tuple[str, Position], set[int]] = defaultdict(set)
-        for slice_, move in self.moves.of.items():
-            if move.phase is Phase.DUAL and move.task is None and first <= move.position < end:
-                found[move.to, move.position].add(slice_)
-        return {key: frozenset(found[key]) for key in sorted(found)}
-
-    def begin(self, instruction: Activate | Apply) -> None:
-        for slice_ in instruction.slices:
-            self.moves.of[slice_].task = instruction.id
-
-    def _switch(self, moment: Moment) -> bool:
-        progress = self._progress
-        here = progress.at(moment.committed)
-        if not moment.between:
-            return False
-
-        def ready(move: Move) -> bool:
-            idle = self._now - max(self._quiet_since, move.since) >= IDLE_SECONDS
-            return (
-                move.phase is Phase.DUAL
-                and move.task is None
-                and move.position == here
-                and (move.proven or move.stopping or idle)
-                and move.slice not in moment.writing
-                and progress.rests(move.slice, here)
-            )
-
-        moves = [move for move in self.moves.of.values() if ready(move)]
-        for move in moves:
-            progress.give(move.slice, move.to, here)
-            del self.moves.of[move.slice]
-        for source, gone in grouped(moves, lambda move: move.source).items():
-            kept = source not in self.members.leaving
-            self._asking.ask(
-                Demote(source, moment.fence, slices_of(gone), moment.committed)
-                if kept
-                else Forget(source, moment.fence, slices_of(gone))
-            )
-        return bool(moves)
+        return self.members.settled and not (self.moves or self._uneven)
 
     def _level(self, moment: Moment) -> None:
         uneven = self._uneven or self._loads is not None
@@ -334,139 +246,26 @@ class Elastic:
         loads = None if self._uneven else self._loads
         self._uneven, self._loads = False, None
         wanted = level(self._progress.owners, self.members.staying, loads, self.copies.held)
-        planned = self._plan(wanted, self._stopping)
+        planned = self.migration.plan(wanted, stopping=self._stopping)
         if planned and not self.operations.running("rescale"):
             self.operations.begin("balance", f"{len(planned)} slices change their container")
         self._stopping = False
 
-    def _plan(self, wanted: Mapping[int, str], stopping: bool) -> frozenset[int]:
-        planned = set()
-        for slice_, to in sorted(wanted.items()):
-            source = self._progress.owners[slice_]
-            if source is not None and source != to and slice_ not in self.moves.of:
-                self.moves.of[slice_] = Move(slice_, source, to, stopping)
-                planned.add(slice_)
-        return frozenset(planned)
-
-    def _rebuild(self, moment: Moment) -> None:
-        """Destinations that have a copy make it active; those that fell behind in dual mode catch up."""
-        here = self._progress.at(moment.committed)
-        busy = {one.container for one in self._asking.pending.values() if isinstance(one, Activate)}
-        ready: list[Move] = []
-        for move in self.moves.of.values():
-            if move.not_before > self._now:
-                continue
-            copied = move.to in self.copies.held[move.slice] or moment.committed == 0
-            behind = move.task is None and move.position < here
-            if (move.phase is Phase.COPY and copied) or (move.phase is Phase.DUAL and behind):
-                move.phase = Phase.REBUILD
-            free = move.to not in busy and move.slice not in self.unsettled(move.to)
-            if move.phase is Phase.REBUILD and move.task is None and free:
-                ready.append(move)
-        for to, moves in grouped(ready, lambda move: move.to).items():
-            self.begin(self._asking.ask(Activate(to, moment.fence, slices_of(moves), moment.committed)))
-
-    def _plan_copies(self, moment: Moment) -> None:
-        if moment.whole:
-            owners, hosts = self._progress.owners, self.members.staying
-            surplus = self.copies.plan(owners, hosts, self.moves.of.keys(), level=self.settled)
-            for holder, slices in surplus.items():
-                if holder in self.members.hosts:
-                    self._asking.ask(DropCopies(holder, moment.fence, slices))
-
-    def _send_copies(self, moment: Moment) -> None:
-        """One sending at a time for each owner: what is due to be brought up to date, or what moves, or is missing.
-
-        Updates and moves take turns: where one update takes so long that the next is due by then, nothing would move.
-        """
-        if moment.committed == 0 or not moment.whole:
-            return
-        sending = {one.container for one in self._asking.pending.values() if isinstance(one, SendCopies)}
-        for owner, slices in self._progress.held().items():
-            if owner in sending:
-                continue
-            epoch, at = self._updated.setdefault(owner, (0, self._now))
-            update = self._safety.every.passed(moment.committed - epoch, self._now - at)
-            moving = self._moving_from(owner)
-            if moving and (not update or owner in self._moves_next):
-                due = moving
-                self._moves_next.discard(owner)
-            else:
-                due = self.copies.due(slices, moment.committed, update=update)
-                if update:
-                    self._updated[owner] = (moment.committed, self._now)
-                    self._moves_next.add(owner)
-            sendings = {peer: due[peer] - self.unsettled(peer) - self.moves.active_on(peer) for peer in sorted(due)}
-            to = tuple((peer, frozenset(numbers)) for peer, numbers in sendings.items() if numbers)
-            if to:
-                every = frozenset().union(*(numbers for _, numbers in to))
-                self._asking.ask(
-                    SendCopies(
-                        owner,
-                        moment.fence,
-                        every,
-                        moment.committed,
-                        to,
-                        moving=due is moving,
-                        at_once=self.moves.stopping,
-                    )
-                )
-
-    def _save_shards(self, moment: Moment) -> None:
-        """One saving at a time for each owner."""
-        if moment.committed == 0 or not moment.whole:
-            return
-        busy = {one.container for one in self._asking.pending.values() if isinstance(one, SaveShards)}
-        for owner, slices in self._progress.held().items():
-            hosts = frozenset(self.members.hosts)
-            if owner not in busy and self.saving.begin(owner, slices, hosts, moment.committed, self._now):
-                self._asking.ask(SaveShards(owner, moment.fence, slices, moment.committed))
-
-    def _moving_from(self, owner: str) -> Sendings:
-        """Slices of this owner that wait for a copy at their destination; not too many at once."""
-        moves = [
-            move
-            for move in self.moves.of.values()
-            if move.source == owner and move.phase is Phase.COPY and move.not_before <= self._now
-        ]
-        found: Sendings = defaultdict(set)
-        for move in moves if self.moves.stopping else moves[:AT_ONCE]:
-            if move.to not in self.copies.held[move.slice]:
-                found[move.to].add(move.slice)
-        return found
-
-    def _end_leaving(self, moment: Moment) -> None:
+    def _release(self, moment: Moment) -> None:
         """A container may go when it owns nothing and every copy that shall be is somewhere else."""
-        if not moment.whole or (moment.committed and self.copies.missing()):
-            return
-        for container in sorted(self.members.leaving):
-            told = any(performer(one) == container for one in self._asking.pending.values())
-            if not (told or container in self._progress.owners or self.moves.touches(container)):
-                self._part_with(container)
-                self._asking.ask(EndContainer(container))
+        free = frozenset[str]()
+        if self.members.leaving and moment.whole and not (moment.committed and self.copies.missing()):
+            told = {performer(one) for one in self._asking.pending.values()}
+            needed = told.union(self._progress.owners)
+            free = frozenset(one for one in self.members.leaving if one not in needed and not self.moves.touches(one))
+        before = set(self.members.hosts)
+        self._asking.ask_all(self.members.handle(Released(self._user, free)))
+        for container in before - self.members.hosts.keys():
+            self._part_with(container)
 
-    def _part_with(self, container: str) -> bool:
-        lived = self.members.lose(container)
-        self._updated.pop(container, None)
-        self._moves_next.discard(container)
-        self.saving.lose(container)
-        self._untidy = [(at, one) for at, one in self._untidy if one.container != container]
+    def _part_with(self, container: str) -> None:
+        self.upkeep.lose(container)
+        self.drops.lose(container)
         self.copies.lose(container)
-        for slice_, move in list(self.moves.of.items()):
-            if move.to == container or (move.source == container and move.phase is Phase.COPY):
-                del self.moves.of[slice_]
-                self._uneven = True
-        return lived
-
-    def _abort(self, move: Move, fence: Fence, why: str) -> None:
-        del self.moves.of[move.slice]
-        self._asking.ask(Forget(move.to, fence, frozenset([move.slice])))
-        self.copies.used(move.to, [move.slice])
-        self._asking.ask(TellPeople("move", why))
-
-    def _begin_again(self, moves: list[Move], fence: Fence) -> None:
-        for to, those in grouped(moves, lambda move: move.to).items():
-            self._asking.ask(Forget(to, fence, slices_of(those)))
-            self.copies.used(to, slices_of(those))
-            for move in those:
-                move.begin_again(self._now + AGAIN_SECONDS)
+        if self.migration.lose(container):
+            self._uneven = True

@@ -18,7 +18,7 @@ from holdfast.errors import ContainerError
 from holdfast.invariants import Impossible, invariant, some
 from holdfast.log.records import Fence, Ranges
 from holdfast.master.checkpoints import Checkpointing
-from holdfast.master.elastic import Elastic, Moment
+from holdfast.master.elastic import Elastic
 from holdfast.master.events import (
     Activated,
     Answer,
@@ -61,7 +61,6 @@ from holdfast.master.instructions import (
     Apply,
     Demote,
     DropCopies,
-    EndRun,
     EpochCommitted,
     EpochDone,
     EpochFailed,
@@ -86,7 +85,8 @@ from holdfast.master.instructions import (
     WriteCheckpoint,
     performer,
 )
-from holdfast.master.progress import NOWHERE, Progress
+from holdfast.master.membership import Membership, NoneStarted
+from holdfast.master.progress import NOWHERE, Moment, Progress
 from holdfast.master.view import View
 
 LOSSES = 4
@@ -130,10 +130,10 @@ class Master(View):
             case Clock(at):
                 self._now = max(self._now, at)
                 elastic.clock(at)
-            case ContainerJoined(container, host):
-                elastic.join(container, host)
-            case ContainerLost(container):
-                self._lose(container)
+            case ContainerJoined():
+                elastic.join(event)
+            case ContainerLost():
+                self._lose(event)
             case EpochWanted(ranges):
                 self._want(ranges)
             case EpochUnwanted(error):
@@ -169,7 +169,7 @@ class Master(View):
         self._asking.incarnation = job.incarnation
         self.committed = job.committed
         self._progress = Progress(job.slices, job.levels)
-        self._elastic = Elastic(job, self._progress, self._asking)
+        self._elastic = Elastic(job, Membership(job.containers), self._progress, self._asking)
         self._routing_version = self._routing_stored = job.routing.version if job.routing else 0
         self._checkpoints = Checkpointing(job.safety.store_every, job.checkpoint, job.slices)
         for content in job.prepared:
@@ -179,8 +179,9 @@ class Master(View):
             self._flight = Flight(job.prepared[0].ranges, list(job.prepared), sinks_done=set(job.sinks_done))
         return None
 
-    def _lose(self, container: str) -> None:
-        if self._elastic.lose(container):
+    def _lose(self, event: ContainerLost) -> None:
+        container = event.container
+        if self._elastic.lose(event):
             self._count_loss()
         self._progress.lose(container)
         pending = self._asking.pending.values()
@@ -303,8 +304,8 @@ class Master(View):
             case StoreRouting():
                 pass  # the next offer tries again
             case NeedContainers(count=count):
-                if self._elastic.members.could_not_start(count):
-                    self._rest(EndRun(error))
+                for last in self._elastic.members.handle(NoneStarted(count, error)):
+                    self._rest(last)
 
     def _fail(self, error: Exception) -> None:
         flight = self._flight
@@ -357,7 +358,7 @@ class Master(View):
         ours = self._job.incarnation
         self._rest(Stop(f"incarnation {successor} has taken over from {ours}", successor))
 
-    def _rest(self, last: Stop | EndRun) -> None:
+    def _rest(self, last: Instruction) -> None:
         """Ask for this, and for nothing more."""
         self._stopped = True
         self._asking.pending.clear()
@@ -380,7 +381,7 @@ class Master(View):
 
     def _advance_routing(self) -> None:
         elastic = self._elastic
-        elastic.gather(whole=self.whole, busy=self._busy)
+        elastic.stand(whole=self.whole, busy=self._busy)
         changed = self.gathered and self._progress.orphaned and elastic.adopt(self.committed, self.fence)
         if self.gathered:
             changed = elastic.advance(self._moment()) or changed
@@ -398,6 +399,7 @@ class Master(View):
         return Moment(
             self.committed,
             self.fence,
+            self._now,
             whole=self.whole,
             between=flight is None or not flight.prepared,
             busy=self._busy,
@@ -406,7 +408,7 @@ class Master(View):
 
     def _advance_recovery(self) -> None:
         for container, slices in self._progress.behind(self._progress.at(self.committed)).items():
-            free = slices - self._elastic.unsettled(container)
+            free = slices - self._elastic.drops.unsettled(container)
             held = self._elastic.copies.held
             copied = frozenset(slice_ for slice_ in free if self._job.from_copies and container in held[slice_])
             # Those that a commit overtook on their way back are there themselves: only the newest epoch is missing.
@@ -423,8 +425,8 @@ class Master(View):
         dual = elastic.moves.dual
         for (container, position), slices in progress.between(*prepared).items():
             self._task(Apply(container, self.fence, slices, position.level + 1, slices & dual))
-        for (container, position), slices in elastic.shadows(*prepared).items():
-            elastic.begin(self._asking.ask(Apply(container, self.fence, slices, position.level + 1, slices)))
+        for (container, position), slices in elastic.migration.shadows(*prepared).items():
+            elastic.migration.begin(self._asking.ask(Apply(container, self.fence, slices, position.level + 1, slices)))
         if flight.step or (levels and not self._all_applied(levels)):
             return
         if levels < progress.levels:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from holdfast.invariants import invariant
+from holdfast.log.records import Fence
 from holdfast.master.assignment import assign
 
 
@@ -26,6 +28,23 @@ class Position(NamedTuple):
 
 NOWHERE = Position(-1)
 """Of a slice whose owner has no state for it yet."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """How far the job is, for whatever runs beside the epochs."""
+
+    committed: int
+    fence: Fence
+    now: float
+    whole: bool
+    """Every slice has an owner that has brought it to the committed epoch."""
+    between: bool
+    """No level of the epoch in flight is prepared: owners may change."""
+    busy: bool
+    """Spark waits for an epoch."""
+    writing: frozenset[int]
+    """Slices whose owners are writing a checkpoint of them."""
 
 
 class Progress:

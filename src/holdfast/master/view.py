@@ -8,6 +8,7 @@ from holdfast.master.elastic import Elastic
 from holdfast.master.events import Routing, Started
 from holdfast.master.flight import Flight
 from holdfast.master.instructions import EpochDone, Instruction, RunIntake, RunSink, StoreCommit, StorePrepare
+from holdfast.master.membership import Membership
 from holdfast.master.operations import Operation
 from holdfast.master.progress import Progress
 from holdfast.master.requests import Asking
@@ -25,7 +26,7 @@ class View:
         self._now = 0.0
         self._asking = Asking()
         self._progress = Progress(1, 1)
-        self._elastic = Elastic(self._job, self._progress, self._asking)
+        self._elastic = Elastic(self._job, Membership(self._job.containers), self._progress, self._asking)
         self._checkpoints = Checkpointing(None, 0, 1)
         self._routing_version = 0
         self._routing_stored = 0
