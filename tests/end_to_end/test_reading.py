@@ -10,7 +10,7 @@ from kit import Drill, write_files
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.driver import tokens
+from holdfast.wire import tokens
 
 pytestmark = pytest.mark.spark
 

@@ -13,10 +13,10 @@ import psutil
 import pytest
 from kit import NEVER, Drill, EpochsGoOn, Stage, Watch, finish, until
 
-from holdfast.driver import tokens
 from holdfast.errors import HoldfastError
 from holdfast.log.ledger import Ledger
 from holdfast.log.store import Store
+from holdfast.wire import tokens
 from holdfast.wire.client import Address, Client, Unreachable
 
 pytestmark = pytest.mark.spark

@@ -5,25 +5,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 from pyspark.sql import Column
 
+from holdfast.plan.aggregate import Aggregate as Aggregate  # it is asked for here
 from holdfast.plan.frames import Given, Where
 
 Condition = str | Column
-
-
-@dataclass(frozen=True, eq=False)
-class Aggregate:
-    """A function over the rows of a key; what ``agg`` takes."""
-
-    function: str
-    column: Given | None = None
-    options: tuple[tuple[str, Any], ...] = ()
-    where: Where | None = None
-    """What rows count, where that is told apart from the values."""
 
 
 def count(column: str | Column | None = None, *, where: Condition | None = None) -> Aggregate:

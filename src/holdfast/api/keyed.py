@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import Column
 
-from holdfast.api.aggregates import Aggregate
 from holdfast.api.choices import one_of, without_on
 from holdfast.api.stream import Order, Stream
 from holdfast.api.windows import Window, span
@@ -16,6 +15,7 @@ from holdfast.errors import PlanError
 from holdfast.invariants import Impossible
 from holdfast.operators.spec import Column as PlainColumn
 from holdfast.plan import drafts
+from holdfast.plan.aggregate import Aggregate
 from holdfast.plan.ddl import schema_of
 from holdfast.plan.draft import Draft
 from holdfast.plan.frames import Given

@@ -18,7 +18,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from holdfast.api.keyed import StageStream
 from holdfast.api.state import State
 from holdfast.api.status import Status, status_of
-from holdfast.driver import tokens
 from holdfast.driver.autoscaler import Scaling
 from holdfast.driver.endpoint import Desk
 from holdfast.driver.epochs import EpochJobs
@@ -35,6 +34,7 @@ from holdfast.spark.observing import observed
 from holdfast.spark.query import Waiter, interruptible, is_gone
 from holdfast.spark.scan import groups_to_wire
 from holdfast.spark.words import spark_failed
+from holdfast.wire import tokens
 
 if TYPE_CHECKING:
     from holdfast.api.job import Job

@@ -12,19 +12,18 @@ import pyarrow.flight as flight
 
 from holdfast.errors import HoldfastError
 from holdfast.wire import framing as wire
-from holdfast.wire.client import Address
+from holdfast.wire.client import MASTER, Address
 
-NAME = "master"
 Question = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 class Desk(flight.FlightServerBase):
     def __init__(self, host: str, token: str, questions: Mapping[str, Question]) -> None:
-        super().__init__(f"grpc://{host}:0", middleware={"door": wire.Doorkeeper(token, NAME)})
+        super().__init__(f"grpc://{host}:0", middleware={"door": wire.Doorkeeper(token, MASTER)})
         self._questions = dict(questions)
         # It answers from here on. ``serve`` would only wait, and take the signals from the program meanwhile: a Ctrl-C
         # would end this door, and nobody else would hear of it.
-        self.address = Address(NAME, f"grpc://{host}:{self.port}")
+        self.address = Address(MASTER, f"grpc://{host}:{self.port}")
 
     def answer(self, questions: Mapping[str, Question]) -> None:
         """These too, from now on."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.api.options import Options
 from holdfast.api.run import SECTION, Run
-from holdfast.driver import tokens
 from holdfast.driver import upgrade as upgrading
 from holdfast.driver.endpoint import Desk
 from holdfast.driver.epochs import EpochJobs
@@ -36,6 +35,7 @@ from holdfast.spark.claims import Claim
 from holdfast.spark.hadoop import hadoop_creator
 from holdfast.spark.partials import Preaggregation
 from holdfast.spark.sinks import FileSink, Sink, for_each_batch, open_sink
+from holdfast.wire import tokens
 
 if TYPE_CHECKING:
     from holdfast.api.job import Job

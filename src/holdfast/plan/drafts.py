@@ -13,6 +13,7 @@ from holdfast.errors import PlanError
 from holdfast.invariants import some
 from holdfast.operators.spec import AggregateSpec, StageSpec
 from holdfast.operators.spec import Column as PlainColumn
+from holdfast.plan.aggregate import Aggregate
 from holdfast.plan.compile import PlannedStage
 from holdfast.plan.draft import Draft, DraftInput
 from holdfast.plan.frames import Given
@@ -20,7 +21,6 @@ from holdfast.plan.graph import updating
 from holdfast.plan.types import aggregate_result_type
 
 if TYPE_CHECKING:
-    from holdfast.api.aggregates import Aggregate
     from holdfast.operators.distinct import DistinctSpec
     from holdfast.operators.join import JoinSpec
     from holdfast.operators.lookup import LookupSpec

@@ -16,15 +16,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import LongType, StructType
 
-from holdfast.driver import tokens
-from holdfast.driver.endpoint import NAME
 from holdfast.errors import PlanError, StoreError
 from holdfast.invariants import Impossible
 from holdfast.log.ledger import Ledger
 from holdfast.log.records import JobFile
 from holdfast.log.store import Store
 from holdfast.spark.scan import Scan, groups_from_wire, in_ranges
-from holdfast.wire.client import Address, Client, Unreachable
+from holdfast.wire import tokens
+from holdfast.wire.client import MASTER, Address, Client, Unreachable
 
 EPOCH_COLUMN = "_epoch"
 
@@ -56,7 +55,7 @@ class HoldfastDataSource(DataSource):
         token = self.options.get("token") or tokens.find(
             JobFile.from_bytes(ledger.store.read(JobFile.file), JobFile.file).job_id, owner.incarnation
         )
-        master = Address(NAME, owner.address)
+        master = Address(MASTER, owner.address)
         try:
             with Client(master, token) as client:
                 answer, _ = client.call("describe", {"stage": self._option("stage"), "lease": lease}, timeout=30.0)

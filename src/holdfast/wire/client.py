@@ -21,6 +21,10 @@ class Unreachable(Exception):
     """The container did not answer: it is gone, going, or silent."""
 
 
+MASTER = "master"
+"""Who the driver of a job is at its own door."""
+
+
 @dataclass(frozen=True)
 class Address:
     """Where a process of the state plane is, and who it must be."""
