@@ -1,7 +1,9 @@
 """Slices on their way to being active: loaded from packs or backups, then brought forward by the log.
 
 They stay apart from the job's active slices until they are whole, so that nobody reads or applies half a slice. Only
-the lost slices' rows are read, and each slice only above its own version.
+the lost slices' rows are read, and each stage of a slice only above its own version: what was loaded for it, wherever
+the other stages are. Each epoch is read in the terms of the graph that its prepare names: what the stages' inputs were
+called in the log then, and on which level they were.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from holdfast.container.backups import Loaders
+from holdfast.container.former_graphs import FormerGraphs
 from holdfast.container.slices import HeldSlice, HostedStage, Inputs, count, table_name
 from holdfast.errors import CorruptionError, EpochGone, StoreError
 from holdfast.log.pack import Pack
@@ -30,7 +33,7 @@ class Revived:
 
     def __init__(self, job: HostedJob) -> None:
         self._job = job
-        self._versions: dict[int, int] = {}
+        self._slices: set[int] = set()
         self.fresh: dict[str, dict[int, HeldSlice]] = {name: {} for name in job.stages}
 
     # --- where they come from -----------------------------------------------------------------------------
@@ -45,7 +48,8 @@ class Revived:
                 raise
             raise CorruptionError(
                 f"{error.what} It is of the checkpoint that the job's graph begins with: what was there before, at "
-                f"epoch {checkpoint}, is in terms of another graph and cannot stand in for it.",
+                f"epoch {checkpoint}, is in terms of another graph, and stands in for it only where that had the same "
+                "stages.",
                 safe="Nothing was changed.",
                 todo="Bring the file back from a copy of the store.",
             ) from error
@@ -69,11 +73,15 @@ class Revived:
                         parts += [as_now(stage.plan, at, layout, part) for part in found]
                     state.load(parts, checkpoint)
                     sizes.append(sum(part.nbytes for part in parts))
-                self.fresh[name][number] = HeldSlice(state)
-            self._versions[number] = checkpoint
+                self.put(name, number, state)
 
         self._job.each(slices, load)
         return sum(sizes)
+
+    def put(self, stage: str, number: int, state: SliceState) -> None:
+        """A stage of a slice as it was loaded: replay goes on from its own epoch."""
+        self.fresh[stage][number] = HeldSlice(state)
+        self._slices.add(number)
 
     def stand_by(self, slices: Sequence[int], epoch: int) -> list[int]:
         """Those of ``slices`` whose backup is needed. Raises, before anything is changed, if one has no source."""
@@ -83,7 +91,7 @@ class Revived:
             held = [stage.slices.get(number) for stage in self._job.stages.values()]
             at = [one.state.epoch for one in held if one is not None]
             if len(at) == len(held) and min(at) <= epoch:
-                self._versions[number] = min(at)
+                self._slices.add(number)
             elif backups.get(number, epoch + 1) <= epoch:
                 needed.append(number)
             else:
@@ -100,7 +108,7 @@ class Revived:
             found = self._job.backups.take(number)
             if found is None:
                 raise _nothing_of([number], None)  # dropped between our look and now
-            sizes.append(self._load(number, *found))
+            sizes.append(self._load(number, found[1]))
 
         self._job.each(slices, load)
         return sum(sizes)
@@ -109,68 +117,78 @@ class Revived:
         """From tables that were put together elsewhere: their version, and the tables."""
 
         def load(number: int) -> None:
-            self._load(number, *found[number])
+            self._load(number, found[number][1])
 
         self._job.each(list(found), load)
 
-    def _load(self, number: int, version: int, loaders: Loaders) -> int:
+    def _load(self, number: int, loaders: Loaders) -> int:
         for name, stage in self._job.stages.items():
             state = stage.operator.new_slice()
             state.activate([loaders[table] for table in stage.tables])
-            self.fresh[name][number] = HeldSlice(state)
-        self._versions[number] = version
+            self.put(name, number, state)
         return sum(loader.nbytes for loader in loaders.values())
 
     # --- the log above ------------------------------------------------------------------------------------
 
     def replay(self, epoch: int) -> int:
-        """Bring every slice from its own version to ``epoch``; the rows that took."""
-        replayed, oldest = 0, min(self._versions.values(), default=epoch)
-        if oldest < epoch:
-            self._refuse_former_graph(oldest)
+        """Bring every stage of every slice from its own version to ``epoch``; the rows that took."""
+        versions = {
+            name: {number: self._held(name, number).state.epoch for number in sorted(self._slices)}
+            for name in self._job.stages
+        }
+        self._refuse_peers_ahead(versions, epoch)
+        oldest = min((version for of in versions.values() for version in of.values()), default=epoch)
+        former = FormerGraphs(self._job.log.ledger.graphs(), self._job.stages)
+        replayed = 0
         for past in range(oldest + 1, epoch + 1):
-            behind = [number for number, version in self._versions.items() if version < past]
-            for level in range(1, self._job.levels + 1):
-                replayed += self._replay(self._job.log.prepare(past, level), behind)
+            prepares = {1: self._job.log.prepare(past, 1)}
+            for stage in former.stages_of(prepares[1]):
+                level = stage.plan.level
+                behind = [number for number, version in versions[stage.plan.name].items() if version < past]
+                if behind:
+                    if level not in prepares:
+                        prepares[level] = self._job.log.prepare(past, level)
+                    replayed += self._replay(stage, prepares[level], behind)
         return replayed
 
-    def _replay(self, prepare: Prepare, slices: Sequence[int]) -> int:
+    def _refuse_peers_ahead(self, versions: Mapping[str, Mapping[int, int]], epoch: int) -> None:
+        """A stage that looks into another must find it at the very epoch that it applies: there is no way back."""
+        for name, stage in self._job.stages.items():
+            for peer in stage.plan.peers:
+                for number, version in versions[name].items():
+                    if version < epoch and versions[peer][number] > version + 1:
+                        raise EpochGone(
+                            f"Slice {number} of '{name}' is at epoch {version} and looks into '{peer}', which is at "
+                            f"{versions[peer][number]} already: what it would find there is of a later epoch.",
+                            safe="Nothing was changed.",
+                            todo=f"Bring '{peer}' back from what is no newer than that.",
+                        )
+
+    def _replay(self, stage: HostedStage, prepare: Prepare, slices: Sequence[int]) -> int:
         epoch, total = prepare.fence.epoch, 0
-        for stage in self._job.at_level(prepare.level):
-            for group in self._job.log.groups(stage, prepare, slices):
-                rows = self._job.log.inputs_of(stage, prepare, group)
+        for group in self._job.log.groups(stage, prepare, slices):
+            rows = self._job.log.inputs_of(stage, prepare, group)
 
-                def run(number: int, stage: HostedStage = stage, rows: Mapping[int, Inputs] = rows) -> None:
-                    held = self._held(stage.plan.name, number)
-                    with ExitStack() as locks:
-                        peers = {name: self._held(name, number) for name in stage.plan.peers}
-                        for one in (*peers.values(), held):
-                            locks.enter_context(one.lock)
-                        if held.state.epoch < epoch:
-                            looked = {name: peer.state for name, peer in peers.items()}
-                            stage.advance(held.state, prepare, rows.get(number), looked)
-                        if number in self.fresh[stage.plan.name]:
-                            held.state.release(epoch - 1)  # the last one may have to be given back
+            def run(number: int, rows: Mapping[int, Inputs] = rows) -> None:
+                held = self._held(stage.plan.name, number)
+                with ExitStack() as locks:
+                    peers = {name: self._held(name, number) for name in stage.plan.peers}
+                    for one in (*peers.values(), held):
+                        locks.enter_context(one.lock)
+                    if held.state.epoch < epoch:
+                        looked = {name: peer.state for name, peer in peers.items()}
+                        stage.advance(held.state, prepare, rows.get(number), looked)
+                    if number in self.fresh[stage.plan.name]:
+                        held.state.release(epoch - 1)  # the last one may have to be given back
 
-                self._job.each(group.slices, run)
-                total += sum(map(count, rows.values()))
-                del rows, run  # before the next group's rows come
+            self._job.each(group.slices, run)
+            total += sum(map(count, rows.values()))
+            del rows, run  # before the next group's rows come
         return total
 
     def _held(self, stage: str, number: int) -> HeldSlice:
         fresh = self.fresh[stage].get(number)
         return self._job.stages[stage].held(number) if fresh is None else fresh
-
-    def _refuse_former_graph(self, oldest: int) -> None:
-        graph = self._job.log.ledger.graph()
-        if graph is not None and oldest < graph.epoch:
-            raise StoreError(
-                f"The log from epoch {oldest + 1} on cannot be replayed: up to epoch {graph.epoch} it is in terms of "
-                "the graph that the job had before it was changed.",
-                safe="Nothing was changed.",
-                todo=f"Bring the checkpoint of epoch {graph.epoch} back from a copy of the store: "
-                f"{', '.join(graph.packs)}.",
-            )
 
     # --- when it fails ------------------------------------------------------------------------------------
 

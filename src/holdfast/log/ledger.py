@@ -18,6 +18,7 @@ from typing import Generic, Protocol, TypeVar
 
 from holdfast.errors import CorruptionError, FencedError, StoreError
 from holdfast.log.differences import differences
+from holdfast.log.graphs import Graphs
 from holdfast.log.records import (
     SPARK,
     Commit,
@@ -96,6 +97,7 @@ class Ledger:
         self._owners = _Numbered(store, Owner.file_of, Owner.from_bytes)
         self._graphs = _Numbered(store, GraphFile.file_of, GraphFile.from_bytes)
         self._graph: tuple[GraphFile | None] | None = None  # once somebody has looked
+        self._history: Graphs | None = None
         self._routings = _Numbered(store, Routing.file_of, Routing.from_bytes)
         self._commits = _Numbered(self.section, Commit.file_of, Commit.from_bytes)
         self._manifests = _Numbered(self.section, Manifest.file_of, Manifest.from_bytes)
@@ -142,6 +144,14 @@ class Ledger:
         if self._graph is None or again:
             self._graph = (self._graphs.newest(),)
         return self._graph[0]
+
+    def graphs(self) -> Graphs:
+        """All that the job has had, up to the one it has."""
+        newest = self.graph()
+        if self._history is None or self._history.newest != (newest.version if newest else 0):
+            later = [self._graphs.get(version) for version in range(1, newest.version + 1)] if newest else []
+            self._history = Graphs(self.find_job(), tuple(one for one in later if one is not None))
+        return self._history
 
     @property
     def spark(self) -> str:

@@ -38,6 +38,8 @@ __all__ = [
 ]
 
 
+UNNAMED = -1
+"""The graph of a prepare from before they named one."""
 SPARK = "spark"
 """The folder of Spark's own checkpoint, in its section, until the graph names another."""
 
@@ -151,6 +153,7 @@ class Prepare:
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> Prepare:
         said, attachments = _unpack(data, name, b"prep")
+        said.setdefault("graph", UNNAMED)
         said["fence"] = Fence(**said["fence"])
         said["ranges"] = _ranges_from(said)
         said["segments"] = tuple(SegmentRef(**(ref | {"partial": tuple(ref["partial"])})) for ref in said["segments"])

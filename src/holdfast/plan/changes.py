@@ -12,7 +12,6 @@ operators: a copy is columns already, and each either stays as it is or is not t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,6 +23,7 @@ from holdfast.operators.count_distinct import values_seen
 from holdfast.operators.data import to_plain
 from holdfast.operators.distinct import DistinctSpec
 from holdfast.operators.process import ProcessSpec
+from holdfast.operators.sameness import without_chance
 from holdfast.operators.session import SessionSpec
 from holdfast.operators.spec import AggregateSpec, StageSpec
 from holdfast.operators.stage import StagePlan, TimePlan
@@ -53,8 +53,6 @@ _SAID_OF_OVERFLOW = {
 }
 _ROWS = "(rows)"
 _VALUES = "values of "  # the beginning of the names of tables that count_distinct has, followed by who shares them
-# Classes that are pickled by value carry a random UUID, another one in every process.
-_PICKLED_UUID = re.compile(rb"(?<=\x8c )[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}")
 
 
 @dataclass(frozen=True)
@@ -144,14 +142,14 @@ def mends(stored: Sequence[StagePlan], asked: Sequence[StagePlan], level: int) -
 
 def same_function(one: bytes, other: bytes) -> bool:
     """Whether two pickled functions are the same, as far as their bytes tell."""
-    return _PICKLED_UUID.sub(b"", one) == _PICKLED_UUID.sub(b"", other)
+    return without_chance(one) == without_chance(other)
 
 
 def _essence(plan: StagePlan) -> StagePlan:
     """What log and state depend on."""
     spec = plan.operator
     if isinstance(spec, ProcessSpec):
-        spec = replace(spec, function=_PICKLED_UUID.sub(b"", spec.function))
+        spec = replace(spec, function=without_chance(spec.function))
     return replace(plan, operator=spec, time=TimePlan())
 
 

@@ -1,0 +1,41 @@
+"""The graphs that a job has had: ``job.json`` has version 0, each file in ``graph/`` a later one.
+
+What the log has of an epoch is in the terms of one of them, which its prepare names: where a stage stood, and by which
+numbers its inputs are known in the segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.log.records import UNNAMED, GraphFile, JobFile, Prepare
+
+
+@dataclass(frozen=True)
+class Graphs:
+    first: JobFile | None
+    later: tuple[GraphFile, ...] = ()
+    """The oldest first, without a gap."""
+
+    @property
+    def newest(self) -> int:
+        return self.later[-1].version if self.later else 0
+
+    def version_of(self, prepare: Prepare) -> int:
+        """The graph by which an epoch was finished: the one that its prepare names, unless that failed and a later one
+        mended it. Prepares of old that name none are of the newest graph that had begun by then."""
+        epoch, level = prepare.fence.epoch, prepare.level
+        mended = [one.version for one in self.later if epoch == one.epoch + 1 and level <= one.mends]
+        if mended:
+            return max(mended)
+        if prepare.graph == UNNAMED:
+            return max((one.version for one in self.later if one.epoch < epoch), default=0)
+        return prepare.graph
+
+    def stages(self, version: int) -> Sequence[Mapping[str, Any]]:
+        """The plain stage plans of a version; none if it is not known, or is from before they were written down."""
+        if version == 0:
+            return self.first.stages if self.first is not None else ()
+        return next((one.stages for one in self.later if one.version == version), ())
