@@ -435,8 +435,9 @@ def test_sources_that_others_read_cost_no_conversion(shop: Shop) -> None:
     shop.epochs(2)
     shop.checkpoint([NEW])
     shop.epochs(1)
+    file = JobFile("j", "job", {"sources": ["a"]}, SLICES, 0, stages=[NEW.to_dict()])
+    shop.ledger.open_or_create_job(file)
     for places in (["a", "a"], ["a", "a", "a"]):
-        file = JobFile("j", "job", {"sources": ["a"]}, SLICES, 0)
         upgrade = Upgrade(shop.ledger, file, [NEW], [NEW], {"sources": places}, compare([NEW], [NEW]))
         graph = upgrade.perform(shop.ledger.take_ownership("h", 1, "").incarnation)
         assert (graph.epoch, graph.packs) == (0, [])
