@@ -88,7 +88,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, str]:
     done = subprocess.run(
         [sys.executable, "-u", "-c", RUNNER, *map(str, scripts.values())],
         cwd=folder / "empty",
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": f"{ROOT}{os.pathsep}{SOURCE}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
