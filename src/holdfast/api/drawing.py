@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -113,8 +112,7 @@ class Drawing(ABC):
         windowed: bool = False,
     ) -> StageStream:
         known: dict[Stage, PlannedStage] = {stage.node: stage for stage in self._stages}
-        taken = Counter(item.place.level for stage in self._stages for item in stage.inputs)
-        node, plan, inputs = draft.finish(spec, known, taken)
+        node, plan, inputs = draft.finish(spec, known, sum(len(stage.inputs) for stage in self._stages))
         planned = planned_stage(node, plan, inputs, label, tuple(draft.ports))
         planned = replace(planned, bounds=draft.bounds(planned, known))
         self._stages.append(planned)

@@ -116,7 +116,20 @@ class EpochJobs:
         times = tuple(_times(item, now, partial=number in partial) for number, item in enumerate(inputs))
         cuts = tuple(cut_of(item) for item in inputs)
         partial += tuple(number for number, cut in enumerate(cuts) if cut is not None and cut.window is not None)
-        task = Intake(self.store, fence, level, self.slices, keys, tagging, partial, times, cuts, push=self._push())
+        numbers = tuple(item.place.number for item in inputs)
+        task = Intake(
+            self.store,
+            fence,
+            level,
+            self.slices,
+            keys,
+            tagging,
+            partial,
+            times,
+            cuts,
+            push=self._push(),
+            numbers=numbers,
+        )
         if few:  # then a task of Spark's takes longer to start than they take
             tags = [_tag(*answer) for answer in task.here(iter(rows.toArrow().to_batches()))]
         else:

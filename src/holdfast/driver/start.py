@@ -68,6 +68,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> Run:
     slices = _slices(job, ledger, options)
     plan = plan.sized(slices)
     file = _job_file(job, plan, ledger, slices)
+    plan = plan.numbered(upgrading.history(ledger, plan))
     refuse_readers(plan.planned, file.format)
     graph = ledger.graph()
     upgrade = upgrading.look(ledger, file, plan)

@@ -43,6 +43,7 @@ from holdfast.operators.process import ProcessSpec
 from holdfast.operators.stage import StagePlan
 from holdfast.plan.changes import Aggregating, Comparison, TableSource, compare, mapping, mends
 from holdfast.plan.former import as_now
+from holdfast.plan.numbers import positions
 from holdfast.spark.rebase import rebase
 from holdfast.state import copies
 
@@ -57,6 +58,13 @@ _VALUE_COLUMNS = 3  # of a process state that is a single value; one that is a c
 
 Copies = dict[tuple[str, int], pa.RecordBatch]
 """Full copies by table and slice."""
+
+
+def history(ledger: Ledger, plan: JobPlan) -> list[Sequence[StagePlan]]:
+    """The stages of every graph that the job has had. A store from before they were written down has those of now."""
+    graphs = ledger.graphs()
+    found = [graphs.stages(version) for version in range(graphs.newest + 1)]
+    return [[StagePlan.from_dict(one) for one in stages] if stages else positions(plan.stages) for stages in found]
 
 
 def look(ledger: Ledger, file: JobFile, plan: JobPlan) -> Upgrade | None:

@@ -13,7 +13,8 @@ from holdfast.operators.lookup import LookupSpec
 
 @dataclass(frozen=True)
 class InputPlan:
-    """Where a stage finds the rows of one of its inputs: their number within the segments of that level's intake.
+    """Where a stage finds the rows of one of its inputs: their number within the segments of that level's intake. It is
+    the input's for the life of the job.
 
     Rows of sources are taken in by the first level's intake, for stages of all levels.
     """

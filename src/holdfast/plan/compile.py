@@ -9,7 +9,7 @@ their stage is on; rows of stages at the level of the stage they go to.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
@@ -34,6 +34,7 @@ from holdfast.plan.ddl import struct_of
 from holdfast.plan.event_times import filtered, watched
 from holdfast.plan.frames import Expression, Found, Frame, Given, S
 from holdfast.plan.graph import DIFF, Node, Output, Sink, Source, Stage, Step, evaluate, leaves, outputs, updating
+from holdfast.plan.numbers import numbered
 from holdfast.plan.tagging import INPUT, Tagging, branch, tagged_union
 from holdfast.plan.types import key_type_error
 from holdfast.spark.observing import observe
@@ -174,6 +175,11 @@ class Plan:
         """The same plan with what a start says of results that are too large; None: Spark's ANSI mode does."""
         return self if how is None else replace(self, planned=tuple(_overflowing(one, how) for one in self.planned))
 
+    def numbered(self, history: Sequence[Sequence[StagePlan]]) -> Self:
+        """The same plan with its inputs numbered as in a store with that history of graphs."""
+        places = numbered(self.stages, history)
+        return replace(self, planned=tuple(_placed(stage, places[stage.plan.name]) for stage in self.planned))
+
     def intake(self, level: int) -> list[StageInput]:
         """The inputs whose rows are taken in at that level, in the order of their numbers."""
         found = [item for stage in self.planned for item in stage.inputs if item.place.level == level]
@@ -292,6 +298,12 @@ def _overflowing(stage: PlannedStage, how: str) -> PlannedStage:
 def _with_operator(stage: PlannedStage, spec: Spec) -> PlannedStage:
     plan = replace(stage.plan, operator=spec)
     return replace(stage, plan=plan, inputs=tuple(replace(item, plan=plan) for item in stage.inputs))
+
+
+def _placed(stage: PlannedStage, places: tuple[InputPlan, ...]) -> PlannedStage:
+    plan = replace(stage.plan, inputs=places)
+    inputs = (replace(item, plan=plan, place=place) for item, place in zip(stage.inputs, places, strict=True))
+    return replace(stage, plan=plan, inputs=tuple(inputs))
 
 
 def _described(plan: StagePlan) -> dict[str, Any]:

@@ -118,19 +118,16 @@ class Draft:
         return item.time
 
     def finish(
-        self, spec: Spec, known: Mapping[Stage, PlannedStage], numbers: Mapping[int, int]
+        self, spec: Spec, known: Mapping[Stage, PlannedStage], number: int
     ) -> tuple[Stage, StagePlan, tuple[StageInput, ...]]:
-        """The stage as it runs. ``numbers`` says how many inputs each level's intake has so far."""
+        """The stage as it runs. Its inputs are numbered from ``number`` on."""
         below = [leaf.stage for item in self.inputs for leaf in outputs(item.node)]
         below += [self.after] if self.after is not None else []
         level = 1 + max((known[stage].plan.level for stage in below), default=0)
-        taken = dict(numbers)
         places, observed, seen = [], [], []
         follows: Bounds = ()
         for port, item in enumerate(self.inputs):
-            at = level if outputs(item.node) else 1
-            places.append(InputPlan(at, taken.get(at, 0)))
-            taken[at] = taken.get(at, 0) + 1
+            places.append(InputPlan(level if outputs(item.node) else 1, number + port))
             mine = []
             for leaf in dict.fromkeys(leaves(item.node)):
                 if isinstance(leaf, Output) and known[leaf.stage].timed:

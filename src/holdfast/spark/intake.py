@@ -76,6 +76,7 @@ class Intake:
     cuts: tuple[Cut | None, ...] = ()
     inline_bytes: int = 65_536
     push: Push | None = None
+    numbers: tuple[int, ...] = ()  # what the inputs are called in the log, where that is not their places here
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -140,7 +141,7 @@ class IntakeTask:
             "partition": self._partition,
             "task": self._attempt,
             "input_rows": self._input_rows,
-            "partial": list(intake.partial),
+            "partial": [self._number(at) for at in intake.partial],
             "times": self._times,
             "dropped": self._dropped,
             "came": self._came,
@@ -206,9 +207,12 @@ class IntakeTask:
                 block = with_hashes(block, keys) if keys else hash_first(block)
                 if self._intake.cuts and (wanted := self._intake.cuts[number]) is not None:
                     block = cut(block, keys, wanted)
-                self._writer.append(number, block, slice_numbers(block, self._intake.slices))
+                self._writer.append(self._number(number), block, slice_numbers(block, self._intake.slices))
                 batches.clear()
         self._pending_rows = self._pending_bytes = 0
+
+    def _number(self, place: int) -> int:
+        return self._intake.numbers[place] if self._intake.numbers else place
 
     def _push(self, name: str, push: Push) -> None:
         for address, slices in push.targets:

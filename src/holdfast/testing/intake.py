@@ -47,6 +47,7 @@ def take_in(
         hashed_keys=tuple(len(item.plan.operator.keys) if item.hashed_at_intake else 0 for item in inputs),
         times=tuple(_time(item, clock) for item in inputs),
         inline_bytes=_IN_PREPARE,
+        numbers=tuple(item.place.number for item in inputs),
     )
     tag, rows = IntakeTask(intake, partition=0, attempt=0).run(
         (number, rows) for number, rows in enumerate(batches) if rows.num_rows
