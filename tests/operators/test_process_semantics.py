@@ -16,7 +16,8 @@ from holdfast.api import states as hs
 from holdfast.errors import FunctionError, PlanError
 from holdfast.operators.data import from_plain, to_plain
 from holdfast.operators.process import ProcessOperator, ProcessSpec
-from holdfast.state.slice import PURGE_ABOVE, EpochTime, SliceState
+from holdfast.state.slice import EpochTime, SliceState
+from holdfast.state.table_slice import PURGE_ABOVE
 from holdfast.state.warm import warm
 
 OUT = {"": {"key": "string", "n": "bigint"}}

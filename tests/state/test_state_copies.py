@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import CorruptionError, EpochGone
 from holdfast.operators.aggregate import AggregateOperator, AggregateSpec, Column, StageSpec
-from holdfast.state import columns, copies
-from holdfast.state import slice as slices
+from holdfast.state import columns, copies, table_slice
 from holdfast.state.rows import Rows
 from holdfast.state.slice import SliceState, read_copy
 
@@ -93,7 +92,7 @@ def small_limits() -> Iterator[None]:
         real(arena)
         arena.copy_at = 1000
 
-    with patch.object(slices, "PURGE_ABOVE", 4), patch.object(columns.Arena, "__init__", init):
+    with patch.object(table_slice, "PURGE_ABOVE", 4), patch.object(columns.Arena, "__init__", init):
         yield
 
 

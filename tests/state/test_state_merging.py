@@ -14,7 +14,7 @@ from holdfast.operators.aggregate import AggregateSpec, Column, StageSpec
 from holdfast.operators.build import build
 from holdfast.safety.shards import bounds
 from holdfast.state import copies, merging
-from holdfast.state.slice import TableSlice
+from holdfast.state.table_slice import TableSlice
 
 OPERATOR = build(
     StageSpec(

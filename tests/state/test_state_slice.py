@@ -11,7 +11,8 @@ import pytest
 
 from holdfast.errors import CorruptionError, EpochGone, FunctionError
 from holdfast.operators.aggregate import AggregateOperator, AggregateSpec, Column, Rows, StageSpec
-from holdfast.state.slice import PURGE_ABOVE, SliceState
+from holdfast.state.slice import SliceState
+from holdfast.state.table_slice import PURGE_ABOVE
 
 
 def operator(*aggregates: AggregateSpec, key: str = "bigint", updating: bool = False) -> AggregateOperator:

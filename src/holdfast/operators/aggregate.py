@@ -34,8 +34,9 @@ from holdfast.state.columns import INT, NO_BYTES, NO_INTS, Arena, Array, Ints
 from holdfast.state.keys import KeyCodec, KeyRows
 from holdfast.state.payload import of_batch
 from holdfast.state.rows import Rows
-from holdfast.state.slice import MAIN, SliceState, TableSlice, Work
+from holdfast.state.slice import MAIN, SliceState, Work
 from holdfast.state.table import Layout, Table
+from holdfast.state.table_slice import TableSlice
 from holdfast.state.types import BIGINT, AtomicType, required
 
 __all__ = ["AggregateOperator", "AggregateSpec", "Column", "Rows", "StageSpec"]

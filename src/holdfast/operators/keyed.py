@@ -15,8 +15,9 @@ from holdfast.state.columns import NO_INTS, Ints
 from holdfast.state.keys import KeyCodec, KeyRows
 from holdfast.state.payload import Payload
 from holdfast.state.rows import Rows
-from holdfast.state.slice import MAIN, SliceState, TableSlice
+from holdfast.state.slice import MAIN, SliceState
 from holdfast.state.table import Table
+from holdfast.state.table_slice import TableSlice
 from holdfast.state.types import AtomicType, required
 
 Fields = tuple[tuple[str, AtomicType], ...]

@@ -23,8 +23,9 @@ from holdfast.state import combine, fold
 from holdfast.state.columns import INT, NO_BYTES, NO_INTS, NO_SPANS, Array, Ints
 from holdfast.state.keys import KeyRows
 from holdfast.state.rows import Rows
-from holdfast.state.slice import NEVER, Work, changelog
+from holdfast.state.slice import NEVER, Work
 from holdfast.state.table import Layout, Table
+from holdfast.state.table_slice import changelog
 
 if TYPE_CHECKING:
     from holdfast.operators.window import WindowOperator

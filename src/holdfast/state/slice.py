@@ -1,51 +1,40 @@
-"""A slice's state: the six questions, and their columnar answer.
+"""A slice's state: the six questions.
 
-``SliceState`` is what backup, checkpoint, migration, recovery and queries are written against. ``TableSlice`` answers
-it for every operator: its state is one or more tables of keyed rows, and the operator says what an epoch does to them
-and what it puts out. Epochs, undo, deltas and reads are the same for all and live here.
-
-An operator touches rows only through ``Work``. What it puts out is either a view of its first table (a running
-aggregate: rows whose change epoch is this one) or rows that it emits there.
+``SliceState`` is what backup, checkpoint, migration, recovery and queries are written against. ``TableSlice``, in
+``table_slice``, answers it for every operator: its state is one or more tables of keyed rows, and the operator says
+what an epoch does to them and what it puts out (``SliceOperator``).
 
 No locks: a slice is used by one thread at a time, and its caller sees to that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
-import numpy as np
 import pyarrow as pa
 
-from holdfast.errors import EpochGone
-from holdfast.invariants import Impossible, invariant
 from holdfast.state import copies
 from holdfast.state.columns import Arena, Array, Ints
 from holdfast.state.keys import KeyRows
 from holdfast.state.rows import Rows
 from holdfast.state.table import Layout, Table
-from holdfast.state.undo import Snapshot, UndoSet
-from holdfast.state.work import MAIN, NEVER, NO_PEERS, NO_TIME, Emitted, EpochTime, TakenBack, Work
+from holdfast.state.undo import Snapshot
+from holdfast.state.work import MAIN, NEVER, NO_PEERS, NO_TIME, EpochTime, Work
 
 __all__ = [
     "MAIN",
     "NEVER",
     "NO_TIME",
-    "PURGE_ABOVE",
     "EpochTime",
     "Mode",
     "SliceOperator",
     "SliceState",
-    "TableSlice",
     "Work",
-    "changelog",
     "read_copy",
 ]
 
 Mode = Literal["changed", "all", "changelog"]
-# Below this many rows dead ones cost less than renumbering everybody.
-PURGE_ABOVE = 1024
 
 
 @runtime_checkable
@@ -177,280 +166,3 @@ def read_copy(operator: SliceOperator, copy: copies.Loader, keys: KeyRows) -> pa
         copy.table.drop_index()
     slots = snapshot.living(slots[slots >= 0])
     return operator.finish(copy.table.keys(slots), snapshot.columns(slots), copy.table.arenas)
-
-
-class TableSlice:
-    """One slice of a stage, in tables."""
-
-    def __init__(self, operator: SliceOperator) -> None:
-        self.epoch = 0
-        self._operator = operator
-        self._tables = [Table(layout) for layout in operator.layouts]
-        # One entry for each epoch up to the present one, oldest first: an undo set a table, and what was put out.
-        self._undo: list[list[UndoSet]] = []
-        self._emitted: list[Emitted] = []
-
-    # -- apply and undo
-
-    def apply(
-        self,
-        epoch: int,
-        *inputs: Rows | Iterable[Rows] | None,
-        time: EpochTime = NO_TIME,
-        peers: Mapping[str, SliceState] = NO_PEERS,
-    ) -> None:
-        invariant(epoch == self.epoch + 1, f"epoch {epoch} cannot follow {self.epoch}")
-        former = [self._purge(at, epoch) for at in range(len(self._tables))]
-        self._leave_garbage()
-        sets = [UndoSet.begin(epoch, table, was) for table, was in zip(self._tables, former, strict=True)]
-        work = Work(epoch, time, self._tables, sets, peers)
-        self._undo.append(sets)
-        self._emitted.append(work.emitted)
-        self.epoch = epoch
-        try:
-            whole = [one for one in inputs if one is None or isinstance(one, Rows)]
-            if len(whole) == len(inputs):
-                self._operator.apply(work, *whole)
-            else:
-                self._apply_pieces(work, *inputs)
-        except BaseException:
-            self.undo()
-            raise
-
-    def _apply_pieces(self, work: Work, *inputs: Rows | Iterable[Rows] | None) -> None:
-        (pieces,) = inputs
-        operator = self._operator
-        if not isinstance(operator, Gradual) or not isinstance(pieces, Iterable):
-            raise Impossible("rows came in pieces to an operator that needs all of them at once")
-        for rows in pieces:
-            operator.take(work, rows)
-            self._leave_garbage()  # every piece may have replaced the strings of the one before
-        operator.settle(work)
-
-    def undo(self) -> None:
-        if not self._undo:
-            raise EpochGone(
-                f"epoch {self.epoch} can no longer be undone.",
-                safe="the slice is unchanged.",
-                todo="recover the slice from a copy and the log.",
-            )
-        self._emitted.pop()
-        self._tables = [undo.restore(table) for undo, table in zip(self._undo.pop(), self._tables, strict=True)]
-        self.epoch -= 1
-
-    def release(self, epoch: int) -> None:
-        kept = max(0, min(len(self._undo), self.epoch - epoch))
-        self._undo = self._undo[len(self._undo) - kept :]
-        self._emitted = self._emitted[len(self._emitted) - kept :]
-
-    def _purge(self, at: int, epoch: int) -> Table | None:
-        """Leave dead rows behind when they are the majority; the table before, if that happened.
-
-        When depends on the rows alone, so every copy of the slice purges in the same epoch.
-        """
-        table = self._tables[at]
-        alive = table.layout.alive
-        if alive is None or table.rows <= PURGE_ABOVE:
-            return None
-        counts = table.columns[alive][: table.rows]
-        if 2 * np.count_nonzero(counts) >= table.rows:
-            return None
-        self._tables[at] = table.kept(np.flatnonzero(counts))
-        self._tables[at].purged_at = epoch
-        return table
-
-    def _leave_garbage(self) -> None:
-        """Bytes that neither a row nor an undo set points at may go."""
-        for at, table in enumerate(self._tables):
-            images = []
-            for sets in reversed(self._undo if table.purged_at <= self.epoch else ()):
-                if sets[at].columns:
-                    images.append(sets[at].columns)
-                if sets[at].former is not None:
-                    break  # what is older points into the arenas of the table before
-            table.leave_garbage(images)
-
-    # -- copies
-
-    def delta(self, base: int, epoch: int, start: int = 0, count: int | None = None, table: int = 0) -> pa.RecordBatch:
-        invariant(0 <= base <= epoch, f"a delta cannot lead from epoch {base} to {epoch}")
-        snapshot = self._as_of(epoch, table)
-        # A purge gave rows new slots: what is based on the old ones cannot be patched.
-        purged_at = snapshot.table.purged_at
-        full = base == 0 or base < purged_at
-        stop = snapshot.rows if count is None else min(start + count, snapshot.rows)
-        invariant(0 <= start <= stop, f"there is no slot {start} at epoch {epoch}")
-        slots = snapshot.slots(start, stop) if full else snapshot.changed(base, start, stop)
-        header = copies.Header(base, epoch, full, snapshot.rows, purged_at, start, stop, table=table)
-        return copies.encode(snapshot, slots, header)
-
-    def load(self, parts: Sequence[pa.RecordBatch], epoch: int) -> None:
-        loaders = [copies.Loader(layout) for layout in self._operator.layouts]
-        for part in parts:
-            header = copies.header_of(part)
-            loaders[header.table].add(part, header)
-        if not parts:
-            for loader in loaders:
-                loader.epoch = epoch
-        invariant(
-            all(loader.epoch == epoch for loader in loaders),
-            f"copies up to {[loader.epoch for loader in loaders]} do not make epoch {epoch}",
-        )
-        self.activate(loaders)
-
-    def activate(self, loaded: Sequence[copies.Loader]) -> None:
-        (epoch,) = {loader.epoch for loader in loaded}
-        self._tables, self._undo, self._emitted = [loader.finish() for loader in loaded], [], []
-        self.epoch = epoch
-
-    def demote(self) -> list[copies.Loader]:
-        layouts = self._operator.layouts
-        loaded = [copies.Loader(layout, table, self.epoch) for layout, table in zip(layouts, self._tables, strict=True)]
-        # Whoever still has this object finds no epoch in it.
-        self._tables, self._undo, self._emitted = [Table(layout) for layout in layouts], [], []
-        self.epoch = -1
-        return loaded
-
-    # -- reads
-
-    def read(self, epoch: int, keys: KeyRows | None = None) -> pa.RecordBatch:
-        snapshot = self._as_of(epoch)
-        if keys is None:
-            return self._finished(snapshot, snapshot.slots())
-        slots = self._operator.find(snapshot.table, keys)
-        return self._finished(snapshot, slots[(slots >= 0) & (slots < snapshot.rows)])
-
-    def lookup(self, keys: KeyRows) -> tuple[Array, pa.RecordBatch]:
-        snapshot = Snapshot.of(self._tables[0])
-        slots = self._operator.find(snapshot.table, keys)
-        alive = snapshot.table.layout.alive
-        known = slots >= 0
-        if alive is not None:
-            known[known] = snapshot.table.columns[alive][slots[known]] > 0
-        return known, self._finished(snapshot, slots[known])
-
-    def outputs(self, epoch: int, mode: Mode, port: str = MAIN) -> pa.RecordBatch:
-        if mode != "all" and (self._operator.emits or port != MAIN):
-            return self._emission(epoch, mode, port)
-        snapshot = self._as_of(epoch)
-        if mode == "all":
-            return self._finished(snapshot, snapshot.slots())
-        if epoch == 0:  # nothing has happened yet
-            return self._signed(self._operator.empty(port), np.empty(0, np.int8), mode)
-        if mode == "changed":
-            return self._finished(snapshot, snapshot.changed(epoch - 1))
-        invariant(mode == "changelog", f"unknown output mode {mode!r}")
-        return self._changelog(snapshot, epoch)
-
-    def _emission(self, epoch: int, mode: Mode, port: str) -> pa.RecordBatch:
-        at = len(self._emitted) - 1 - (self.epoch - epoch)
-        if epoch > self.epoch or at < 0:
-            # Before its first epoch a slice has put out nothing; a released one is gone.
-            if epoch == self.epoch == 0:
-                return self._signed(self._operator.empty(port), np.empty(0, np.int8), mode)
-            raise self._gone(epoch)
-        emitted, batches, signs = self._emitted[at], [], []
-        for batch, sign in zip(emitted.batches.get(port, ()), emitted.signs.get(port, ()), strict=True):
-            if isinstance(batch, pa.RecordBatch) or mode == "changelog":
-                batches.append(batch.made() if isinstance(batch, TakenBack) else batch)
-                signs.append(sign)
-        if not batches:
-            return self._signed(self._operator.empty(port), np.empty(0, np.int8), mode)
-        rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-        return self._signed(rows, np.concatenate(signs), mode)
-
-    @staticmethod
-    def _signed(rows: pa.RecordBatch, sign: Array, mode: Mode) -> pa.RecordBatch:
-        if mode == "changelog":
-            return rows.append_column(pa.field("_d", pa.int8()), pa.array(sign, pa.int8()))
-        return rows if (sign > 0).all() else rows.filter(pa.array(sign > 0))
-
-    @property
-    def rows(self) -> int:
-        table = self._tables[0]
-        alive = table.layout.alive
-        return table.rows if alive is None else int(np.count_nonzero(table.columns[alive][: table.rows]))
-
-    @property
-    def changed(self) -> int:
-        if not self._undo:
-            return 0
-        if self._operator.emits:
-            return self._emitted[-1].rows
-        last = self._undo[-1][0]
-        return len(last.slots) + self._tables[0].rows - last.rows
-
-    @property
-    def due(self) -> int | None:
-        return self._operator.due(self._tables) if self._operator.clocked else None
-
-    @property
-    def oldest(self) -> int | None:
-        return self._operator.oldest(self._tables)
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        return self._emitted[-1].counts if self._emitted else {}
-
-    @property
-    def nbytes(self) -> int:
-        return sum(table.nbytes for table in self._tables) + self.undo_nbytes
-
-    @property
-    def undo_nbytes(self) -> int:
-        kept = sum(undo.nbytes for sets in self._undo for undo in sets)
-        return kept + sum(emitted.nbytes for emitted in self._emitted)
-
-    def _as_of(self, epoch: int, table: int = 0) -> Snapshot:
-        if epoch == self.epoch:
-            return Snapshot.of(self._tables[table])
-        later = [sets[table] for sets in reversed(self._undo) if sets[table].epoch > epoch]
-        if epoch > self.epoch or len(later) != self.epoch - epoch:
-            raise self._gone(epoch)
-        return Snapshot.before(self._tables[table], later)
-
-    def _gone(self, epoch: int) -> EpochGone:
-        return EpochGone(
-            f"epoch {epoch} is not held, only {self.epoch - len(self._undo)} to {self.epoch}.",
-            safe="the state itself is complete.",
-            todo="read again at the latest committed epoch.",
-        )
-
-    def _finished(self, snapshot: Snapshot, slots: Ints) -> pa.RecordBatch:
-        slots = snapshot.living(slots)
-        return self._operator.finish(snapshot.table.keys(slots), snapshot.columns(slots), snapshot.table.arenas)
-
-    def _changelog(self, snapshot: Snapshot, epoch: int) -> pa.RecordBatch:
-        """Per changed key the old row with -1, then the new one with +1, in slot order."""
-        undo = next((sets[0] for sets in self._undo if sets[0].epoch == epoch), None)
-        if undo is None:
-            raise self._gone(epoch - 1)
-        rows, sign = changelog(
-            self._operator, snapshot.table, (undo.slots, undo.columns), snapshot.changed(epoch - 1), snapshot.columns
-        )
-        return self._signed(rows, sign, "changelog")
-
-
-def changelog(
-    operator: SliceOperator,
-    table: Table,
-    before: tuple[Ints, Sequence[Array]],
-    changed: Ints,
-    columns: Callable[[Ints], list[Array]],
-) -> tuple[pa.RecordBatch, Array]:
-    """Rows of a table as they were (-1) and as they are (+1), key by key in slot order, with their signs.
-
-    ``before`` has the slots that an epoch touched and their columns, ``changed`` all slots it changed or made.
-    """
-    alive = table.layout.alive
-    latest = columns(changed)
-    if alive is not None:
-        living = latest[alive] > 0
-        changed, latest = changed[living], [column[living] for column in latest]
-    slots, images = before[0], before[1] or [column[:0] for column in latest]
-    old = np.arange(len(slots)) if alive is None else np.flatnonzero(images[alive])
-    all_slots = np.concatenate([slots[old], changed])
-    sign = np.concatenate([np.full(len(old), -1, np.int8), np.ones(len(changed), np.int8)])
-    order = np.lexsort((sign, all_slots))
-    merged = [np.concatenate([image[old], now])[order] for image, now in zip(images, latest, strict=True)]
-    return operator.finish(table.keys(all_slots[order]), merged, table.arenas), sign[order]
