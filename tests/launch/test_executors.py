@@ -36,7 +36,7 @@ class Driver:
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster = cluster
-        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(sys.path)}
         with (folder / "driver.log").open("w") as log:
             self.process = subprocess.Popen(
                 [sys.executable, __file__, json.dumps(cluster.settings), str(folder)],
