@@ -18,7 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.container.threads import LATCH, Lane, ThreadTable, Worker, place, spread
+from holdfast.container.thread_placement import place, spread
+from holdfast.container.threads import LATCH, Lane, ThreadTable, Worker
 from holdfast.errors import ContainerError, PlanError
 
 Piece = tuple[str, int]

@@ -8,6 +8,8 @@ and a dead driver shows as a broken connection. Whatever ends the task ends the 
 The task asks for a hundredth of a core, which fits beside ordinary tasks if ``spark.task.cpus`` is just under 1. With
 dynamic allocation Spark gives a resource profile executors of its own; there a container asks for a whole one, and
 gives it back when it ends. See ``docs/clusters.md``.
+
+It is long because the task on the executor and the driver's side of it are two ends of one conversation.
 """
 
 from __future__ import annotations

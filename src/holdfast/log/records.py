@@ -4,6 +4,8 @@
 Each is a frozen dataclass that knows its file name and its bytes. All but the last two are frames (JSON
 first, then attachments as they are), so that one altered byte is an error and not another history.
 ``job.json`` and ``graph/<n>.json`` are for people too: plain JSON with a checksum field of its own.
+
+It is long because every kind of small file is here, once, with its name and its bytes; none of them is.
 """
 
 from __future__ import annotations

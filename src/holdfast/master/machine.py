@@ -8,6 +8,9 @@ counters that every path would have to keep right.
 
 No clock, socket, thread, Spark or file in here. Events may come late, doubled and in any order; what cannot
 happen raises ``Impossible``, which tells the story so far; a master that has met it asks for nothing more.
+
+It is long because the order of an epoch's steps, there and back, stands in one place; what runs beside the epochs does
+not (``elastic``).
 """
 
 from __future__ import annotations

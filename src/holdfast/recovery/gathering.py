@@ -7,6 +7,8 @@ that can takes its place: pieces of two versions never meet. Every failure takes
 ends.
 
 Events in, instructions out; no clock. Its shell asks, pulls and loads, and says when waiting for answers is over.
+
+It is long because what it hears and what it asks for, a third of it, belong to nobody else.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ So the state is a function of the rows that are there, not of the way they came,
 the end, is the same as if the rows that were taken back had never been.
 
 Nothing here may be compiled with fast or contracted arithmetic: the errors that it would optimise away are the point.
+
+It is long because Numba's disk cache looks only at a kernel's own file: what kernels call must be in it.
 """
 
 from __future__ import annotations

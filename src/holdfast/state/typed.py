@@ -9,6 +9,8 @@ bytes instead of objects of ten times their size.
 
 A state that is empty, None or equal to its default is not there. Stamps are kept for every state, so that a TTL can be
 switched on, changed and off over the same columns; 0 is no stamp.
+
+It is long because both kinds of state, their columns and the object that a function sees are written for one another.
 """
 
 from __future__ import annotations
