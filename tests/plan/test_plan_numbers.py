@@ -62,6 +62,12 @@ def test_stores_of_old_keep_their_positions_unless_another_stage_had_them() -> N
     assert moved[0].inputs == (InputPlan(2, 2),), "b has 0 there"
 
 
+def test_a_stage_that_a_store_calls_by_its_order_keeps_its_number_when_it_gets_a_name() -> None:
+    old = positions(drawn(("stage1", 1, 1), ("stage2", 2, 1), ("mine", 2, 1)))
+    named = placed(drawn(("clicks", 1, 1), ("pages", 2, 1), ("mine", 2, 1)), old)
+    assert [plan.inputs for plan in named] == [plan.inputs for plan in old]
+
+
 STAGES = st.lists(
     st.tuples(st.sampled_from("abcdef"), st.integers(1, 3), st.integers(1, 2)), min_size=1, unique_by=lambda one: one[0]
 )
