@@ -76,6 +76,9 @@ def fresh_rows(epoch: int, count: int = 200) -> list[Row]:
 class Shop:
     """One job's store, and a hand that does what intake and master would."""
 
+    timed: tuple[str, ...] = ("windows", "slides")
+    """Stages with a watermark."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.ledger = Ledger(Store(str(path)), "main")
@@ -121,7 +124,7 @@ class Shop:
         name = segment_name(fence, 1, 0, epoch)
         nbytes = self.ledger.section.write(name, writer.parts())
         ref = SegmentRef(name, writer.rows, nbytes, writer.checksum, 0, epoch)
-        marks = dict.fromkeys(("windows", "slides"), epoch * SECOND)
+        marks = dict.fromkeys(self.timed, epoch * SECOND)
         before = {name: mark - SECOND for name, mark in marks.items()} if epoch > 1 else {}
         return self.ledger.put_prepare(
             Prepare(

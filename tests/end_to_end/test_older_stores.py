@@ -1,17 +1,23 @@
 """Stores that earlier versions wrote go on: ``tests/stores`` has one of each, its driver dead in the middle of epoch 8.
 
 A store is made once, by the version that it is of, with the job that is here; it names no folder, since the rows come
-from a generator and go nowhere. A change of the job's drawing in here needs no new store as long as its names stay.
+from a generator and go nowhere. Their stages are called by their order: the first start gives them their names, also if
+it is killed between that and its first epoch.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from kit import equal
+from driver import session
+from kit import Ended, equal, finish
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import holdfast as hf
@@ -21,6 +27,8 @@ from holdfast.log.store import Store
 pytestmark = pytest.mark.spark
 STORES = sorted((Path(__file__).parents[1] / "stores").glob("*.tar.xz"))
 ROWS, FIRST_SECOND = 200, 1_767_225_600
+TOTALS, WINDOWS = "source_by_part_agg", "source_by_name_tumbling"
+BEST = f"{TOTALS}_by_last_top_k"
 
 
 def draw(spark: SparkSession, store: str, *, spread: bool = True) -> tuple[hf.Job, dict[str, hf.StageStream]]:
@@ -64,10 +72,18 @@ def test_a_store_of_an_earlier_version_goes_on(tmp_path: Path, spark: SparkSessi
     assert newest.fence.epoch == 7
     job, streams = draw(spark, store)
     if kept.name.startswith("format-1."):
-        with pytest.raises(hf.StoreError, match="'stage4' follows the changes of stage 'stage1', whose 'spread'"):
+        with pytest.raises(hf.StoreError, match=f"'{BEST}' follows the changes of stage '{TOTALS}', whose 'spread'"):
             job.start(slices=4)
         job, streams = draw(spark, store, spread=False)
+    else:
+        (tmp_path / "driver@after-graph@7").touch()
+        with pytest.raises(hf.StoreError, match=f"'stage1' would be '{TOTALS}'"):
+            draw(spark, store, spread=False)[0].start(slices=4)
+        assert start_elsewhere(store, tmp_path).killed
+        assert Ledger(Store(store), "main").last_committed() == newest
     with job.start(containers=2, slices=4, safety=hf.Delta(store_every=3)) as run:
+        changed = [event.text for event in run.status().events if event.kind == "changed"]
+        assert (f"stage 'stage1' is called '{TOTALS}' from now on" in changed) == kept.name.startswith("format-1.")
         assert run._shell.wait_for(lambda: run._shell.machine.committed >= 10 or run._shell.failure is not None, 300)
         run.kill(run.status().containers[0].name)
         first = run._shell.machine.committed
@@ -76,8 +92,30 @@ def test_a_store_of_an_earlier_version_goes_on(tmp_path: Path, spark: SparkSessi
         for name, stream in streams.items():
             state = run.state(stream)
             found[name] = (state.to_arrow(), state.epoch)
+        assert [stage.name for stage in run.status().stages] == [
+            TOTALS,
+            WINDOWS,
+            f"{WINDOWS}_by_window_start_agg",
+            BEST,
+        ]
+        reader = spark.read.format("holdfast").option("store", store)
+        assert reader.option("stage", TOTALS).load().count() == 17
+        with pytest.raises(AnalysisException, match="has no stage 'stage1'"):
+            reader.option("stage", "stage1").load()
+    graph = Ledger(Store(store), "main").graph()
+    assert graph is not None
+    assert (graph.version, graph.epoch, graph.mends, graph.made_names[0]) == (1, 7, 1, TOTALS)
     for name, (table, epoch) in found.items():
         check(name, table, epoch)
+
+
+def start_elsewhere(store: str, faults: Path) -> Ended:
+    """A driver in a process of its own, with its own JVM, that dies where a file in ``faults`` says."""
+    environment = {**os.environ, "HOLDFAST_FAULTS": str(faults), "DRILL": store}
+    command = [sys.executable, __file__, store]
+    return finish(
+        subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    )
 
 
 def check(name: str, table: pa.Table, epoch: int) -> None:
@@ -102,3 +140,7 @@ def check(name: str, table: pa.Table, epoch: int) -> None:
                 f"FROM ({totals}) QUALIFY rank <= 2",
                 kept=table,
             )
+
+
+if __name__ == "__main__":
+    draw(session({"master": "local[2]"}), sys.argv[1])[0].start(containers=1, slices=4)

@@ -93,4 +93,4 @@ def test_a_job_that_does_not_run(tmp_path: Path, spark: SparkSession, monkeypatc
     drill = Drill(tmp_path, files=1)
     drill.run_here(spark, monkeypatch)
     with pytest.raises(Exception, match="no token for this job"):
-        spark.read.format("holdfast").option("store", str(tmp_path / "store")).option("stage", "stage1").load()
+        spark.read.format("holdfast").option("store", str(tmp_path / "store")).option("stage", "source_by_k_agg").load()

@@ -89,7 +89,7 @@ def test_another_job_or_graph(drill: Drill, go: Runner) -> None:
     before = decided(drill.base / "store")
     with pytest.raises(hf.StoreError, match="belongs to job 'drill', not to 'other'"):
         go(drill, name="other")
-    with pytest.raises(hf.StoreError, match=r"stage2.*nothing in the store"):
+    with pytest.raises(hf.StoreError, match=r"_by_n_agg.*nothing in the store"):
         go(drill, shape="two")
     with pytest.raises(hf.StoreError, match="slices: 16 in the store, 17 now"):
         go(drill, slices=17)
@@ -180,7 +180,7 @@ def test_an_overflow_takes_the_epoch_back(tmp_path: Path, spark: SparkSession) -
         run.process_all_available()
         said = [event.text for event in run.status().events if event.kind == "changed"]
         assert said == [
-            "stage 'stage1': results that are too large for their type: null from now on",
+            "stage 'source_by_k_agg': results that are too large for their type: null from now on",
             "epoch 2, which had failed, is finished by the job as it is now",
         ]
         assert run.state(total).get(1) == {"k": 1, "total": 9223372036854775805, "_epoch": 3}
@@ -233,14 +233,14 @@ def test_a_stranger_gets_nothing(running: tuple[hf.Run, hf.StageStream], tmp_pat
     with Client(address, "guess") as client, pytest.raises(hf.TokenError, match="no valid token"):
         client.call("status", identity)
     with Client(address, "guess") as client, pytest.raises(hf.TokenError):
-        list(client.scan({**identity, "stage": "stage1", "epoch": 1, "mode": "read", "slices": [0]}))
+        list(client.scan({**identity, "stage": "source_by_digit_agg", "epoch": 1, "mode": "read", "slices": [0]}))
     with flight.FlightClient(address.location) as bare, pytest.raises(flight.FlightUnauthenticatedError):
         list(bare.do_action(flight.Action("ping", b"")))
     wrong = Address("somebody-else", address.location)
     with Client(wrong, run._jobs.token) as client, pytest.raises(hf.TokenError, match="listens on this port now"):
         client.call("status", identity)
     with Client(run._desk.address, "guess") as client, pytest.raises(hf.TokenError):
-        client.call("describe", {"stage": "stage1", "lease": False})
+        client.call("describe", {"stage": "source_by_digit_agg", "lease": False})
     files = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
     assert not any(run._jobs.token.encode() in path.read_bytes() for path in files)
     command = Path(f"/proc/{run.status().containers[0].pid}/cmdline").read_bytes()

@@ -171,5 +171,5 @@ def test_a_function_that_does_not_repeat_itself_is_found_out() -> None:
         job = testing.Job()
         job.read("k string").key_by("k").process(function, "k string, ticket bigint")
         run = job.start(slices=1)
-        with pytest.raises(hf.FunctionError, match=f"'stage1' {what} other rows(.|\n)*expected"):
+        with pytest.raises(hf.FunctionError, match=f"'source_by_k_process' {what} other rows(.|\n)*expected"):
             run.epoch([{"k": "a"}], crash="after-commit")

@@ -47,7 +47,7 @@ def test_expressions_of_spark(verb: str) -> None:
         (lambda read: read.where("n >"), "cannot resolve"),
         (lambda read: read.with_column("x", "sum(n)"), "not one value a row"),
         (lambda read: read.with_column("x", "[n]"), "DuckDB's type"),
-        (lambda read: read.key_by("m").agg(n=hf.count()), "no column 'm' for the key of stage 'stage1'"),
+        (lambda read: read.key_by("m").agg(n=hf.count()), "no column 'm' for the key of stage 'source_by_m_agg'"),
         (lambda read: read.key_by("k").agg(n=hf.sum("m")), "no column 'm' for the aggregate 'n' of stage"),
         (lambda read: read.key_by("k").agg(n=hf.sum("k")), "cannot take type string"),
         (lambda read: read.key_by("k").window(hf.tumbling("1 s"), time="n").agg(n=hf.count()), "event time"),

@@ -24,6 +24,7 @@ from holdfast.plan.draft import Draft
 from holdfast.plan.explain import as_svg, as_text
 from holdfast.plan.frames import Frame, Given, no_epoch_here, with_sign
 from holdfast.plan.graph import Node, Output, Sink, Source, Stage, epochal, leaves
+from holdfast.plan.stage_names import made_name, stream_name
 from holdfast.state.slice import MAIN
 
 _NAME = re.compile(r"[\w.-]+")
@@ -91,15 +92,34 @@ class Drawing(ABC):
                 raise PlanError(f"Nothing uses the source '{source.name}'.", todo="Use it, or do not read it.")
         return tuple(self._stages), tuple(self._sinks)
 
-    def _draft(self, name: str | None, rows: Sequence[tuple[Node, Any, tuple[Given, ...]]]) -> Draft:
-        chosen = name or f"stage{len(self._stages) + 1}"
-        if any(stage.plan.name == chosen for stage in self._stages):
+    def _draft(
+        self, name: str | None, rows: Sequence[tuple[Node, Any, tuple[Given, ...]]], verb: str, by: Sequence[Given]
+    ) -> Draft:
+        """``verb`` and ``by`` make the name of a stage that has none."""
+        node, frame, _ = rows[0]
+        stream = stream_name(node)
+        keys = [key if isinstance(key, str) else self._key_name(frame, key, stream) for key in by]
+        chosen = name or made_name(stream, keys, verb)
+        known = next((stage for stage in self._stages if stage.plan.name == chosen), None)
+        if known is not None and (known.made_name or name is None):
+            raise PlanError(
+                f"Two stages would be called '{chosen}', by what they do: one that is {known.label}, and this one, "
+                f"{verb} of {stream}{' by ' + ', '.join(keys) if keys else ''}.",
+                safe="Nothing was started.",
+                todo="Give one of them a name of its own: key_by(…, name='…').",
+            )
+        if known is not None:
             raise PlanError(f"Two stages are named '{chosen}'.", todo="Give each its own name: key_by(..., name=...).")
         if not _NAME.fullmatch(chosen):
             raise PlanError(f"'{chosen}' cannot be a stage's name.", todo="Use letters, digits, _, - and dots.")
         if any(epochal(node) for node, _, _ in rows):
             raise no_epoch_here()
-        return Draft.of(chosen, [(node, self._view(frame), keys) for node, frame, keys in rows], ansi=self._ansi)
+        draft = Draft.of(chosen, [(node, self._view(frame), keys) for node, frame, keys in rows], ansi=self._ansi)
+        draft.made_name = name is None
+        return draft
+
+    def _key_name(self, frame: Any, key: Given, stream: str) -> str:
+        return self._view(frame).find(key, f"key of a stage over '{stream}'").name
 
     def _add_stage(
         self,
@@ -114,7 +134,7 @@ class Drawing(ABC):
         known: dict[Stage, PlannedStage] = {stage.node: stage for stage in self._stages}
         node, plan, inputs = draft.finish(spec, known, sum(len(stage.inputs) for stage in self._stages))
         planned = planned_stage(node, plan, inputs, label, tuple(draft.ports))
-        planned = replace(planned, bounds=draft.bounds(planned, known))
+        planned = replace(planned, bounds=draft.bounds(planned, known), made_name=draft.made_name)
         self._stages.append(planned)
         output = Output(node, MAIN, updating)
         return StageStream(self, output, self._frame_of(output, planned), windowed=windowed, complete=complete)

@@ -76,6 +76,7 @@ class Job(Drawing):
         push: bool | Literal["auto"] = "auto",
         listen: str = "auto",
         on_overflow: OnOverflow | None = None,
+        drop: Sequence[str] = (),
         drop_sinks: Sequence[str] = (),
     ) -> Run:
         """Start the job, or go on where it was if the store has it already.
@@ -95,6 +96,7 @@ class Job(Drawing):
         leaves the stage: the epoch fails ("fail"), or it is null for as long as it does not fit ("null"). None: as
         ``spark.sql.ansi.enabled`` says: it fails; or, without ANSI, integers wrap around and decimals are null. A
         start may change it, also over an epoch that failed by an overflow: "null" finishes that.
+        ``drop`` names stages that the job has no more, where that could be a mistake: such a start is refused without.
         ``drop_sinks`` names sinks that were removed while an epoch was under way, and shall not get it: without a word
         about them such a start is refused.
         """
@@ -116,6 +118,7 @@ class Job(Drawing):
             push=push,
             listen=listen,
             on_overflow=on_overflow,
+            drop=drop,
             drop_sinks=drop_sinks,
         )
         return start(self, self.plan().overflowing(on_overflow), options)

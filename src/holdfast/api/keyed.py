@@ -20,6 +20,7 @@ from holdfast.plan.ddl import schema_of
 from holdfast.plan.draft import Draft
 from holdfast.plan.frames import Given
 from holdfast.plan.graph import Output, Stage
+from holdfast.plan.stage_names import stream_name
 
 if TYPE_CHECKING:
     from holdfast.api.drawing import Drawing
@@ -33,15 +34,18 @@ AHEAD = "1 day"
 class KeyedStream:
     """A stream with its rows brought together by key."""
 
-    def __init__(self, stream: Stream, keys: tuple[Given, ...], name: str | None) -> None:
+    def __init__(
+        self, stream: Stream, keys: tuple[Given, ...], name: str | None, by: tuple[Given, ...] | None = None
+    ) -> None:
         self._stream = stream
         self._keys = keys
         self._name = name
+        self._by = keys if by is None else by  # in the name of a stage that is given none
 
     def agg(self, **aggregates: Aggregate) -> StageStream:
         """Keep running aggregates for every key, under the names given: ``agg(n=hf.count(), total=hf.sum("v"))``."""
         _refuse_strangers(aggregates)
-        draft = self._draft()
+        draft = self._draft("agg")
         spec = drafts.aggregate(draft, aggregates)
         return self._job._add_stage(draft, spec, "agg", updating=True, complete=True)
 
@@ -98,7 +102,8 @@ class KeyedStream:
         if within is not None:
             before, after = (within, within) if isinstance(within, str) else within
             bounds = (span(before, least=0), span(after, least=0))
-        draft = self._draft(other, name=name or self._name, lateness=lateness, ahead=ahead)
+        verb = f"join_{stream_name(other._stream._node)}"
+        draft = self._draft(verb, other, name=name or self._name, lateness=lateness, ahead=ahead)
         spec = drafts.join(draft, how=how, on=times, before=bounds[0], after=bounds[1])
         return self._job._add_stage(draft, spec, f"{how} join", updating=any(spec.updating))
 
@@ -108,7 +113,7 @@ class KeyedStream:
         ``how="inner"`` leaves out rows whose key it does not have.
         """
         one_of("how", how, "left", "inner")
-        draft = self._draft()
+        draft = self._draft(f"lookup_{stage.name}")
         spec = drafts.lookup(draft, self._job._planned(stage._stage), how=how)
         return self._job._add_stage(draft, spec, f"lookup in {stage.name}", updating=False)
 
@@ -138,7 +143,7 @@ class KeyedStream:
         if (error is None) != (expected is None):
             raise PlanError("A Bloom filter needs both: error, expected.", todo="distinct(error=0.01, expected=10**6)")
         bloom = None if error is None or expected is None else (expected, error)
-        draft = self._draft(lateness=lateness, ahead=ahead)
+        draft = self._draft("distinct", lateness=lateness, ahead=ahead)
         bound = None if within is None else span(within)
         spec = drafts.distinct(draft, on=time, within=bound, bloom=bloom)
         return self._job._add_stage(draft, spec, "distinct", updating=False)
@@ -151,7 +156,7 @@ class KeyedStream:
         self, k: int, by: Order | Sequence[Order], ties: str, rank: str, *, final: bool, hidden: bool
     ) -> StageStream:
         _check_top_k(k, ties)
-        draft = self._draft()
+        draft = self._draft("top_k")
         spec = drafts.top_k(draft, k=k, by=_ordering(by), ties=ties, rank=rank, final=final, hidden_keys=hidden)
         return self._job._add_stage(draft, spec, f"top {k}", updating=not final, complete=not final, windowed=final)
 
@@ -182,7 +187,7 @@ class KeyedStream:
         _late_rows_are_counted("process", late, "give")
         one_of("rows", rows, "dicts", "arrow")
         one_of("errors", errors, "fail", "dead_letter")
-        draft = self._draft(lateness=lateness, ahead=ahead)
+        draft = self._draft("process", lateness=lateness, ahead=ahead)
         pickled, states = compiled(function, state)
         produced = {"": _columns(output), **{port: _columns(ddl) for port, ddl in (outputs or {}).items()}}
         spec = drafts.process(
@@ -195,10 +200,10 @@ class KeyedStream:
         return self._stream._job
 
     def _draft(
-        self, *others: KeyedStream, name: str | None = None, lateness: str = "0 s", ahead: str | None = AHEAD
+        self, verb: str, *others: KeyedStream, name: str | None = None, lateness: str = "0 s", ahead: str | None = AHEAD
     ) -> Draft:
         rows = [(keyed._stream._node, keyed._stream._frame, keyed._keys) for keyed in (self, *others)]
-        draft = self._job._draft(name or self._name, rows)
+        draft = self._job._draft(name or self._name, rows, verb, self._by)
         draft.lateness = span(lateness, least=0)
         draft.ahead = None if ahead is None else span(ahead)
         return draft
@@ -225,7 +230,7 @@ class WindowedStream:
             raise PlanError("A window of rows has no event time.", todo="Leave 'time' out.")
         if window.kind == "session" and self._early:
             raise PlanError("A session has no early results.", todo="Use mode='update': its results as they change.")
-        draft = self._keyed._draft(ahead=self._ahead)
+        draft = self._keyed._draft(window.verb, ahead=self._ahead)
         draft.lateness = self._lateness
         spec: Any
         if window.kind == "session":
@@ -265,7 +270,7 @@ class WindowedStream:
                 "A window's top_k comes out when it closes, and its late rows are counted.",
                 todo="Leave mode, early and late as they are.",
             )
-        draft = self._keyed._draft(ahead=self._ahead)
+        draft = self._keyed._draft(f"{window.verb}_top_k", ahead=self._ahead)
         draft.lateness = self._lateness
         spec = drafts.window_top_k(
             draft,

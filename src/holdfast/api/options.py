@@ -38,6 +38,7 @@ class Options:
     push: bool | Literal["auto"] = "auto"
     listen: str = "auto"
     on_overflow: OnOverflow | None = None
+    drop: Sequence[str] = ()
     drop_sinks: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -50,8 +51,9 @@ class Options:
         one_of("push", self.push, True, False, "auto")
         trigger_of(self.trigger)
         checked_overflow(self.on_overflow)
-        if isinstance(self.drop_sinks, str):
-            raise PlanError("drop_sinks is a list of names.", todo=f"Write drop_sinks=[{self.drop_sinks!r}].")
+        for what, names in (("drop", self.drop), ("drop_sinks", self.drop_sinks)):
+            if isinstance(names, str):
+                raise PlanError(f"{what} is a list of names.", todo=f"Write {what}=[{names!r}].")
         terms_of(self.safety)
         bytes_a_second(self.upload_limit, "upload_limit")
         on_ring = isinstance(self.recovery, Star | Line | Tree | Auto)

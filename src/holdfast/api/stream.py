@@ -89,8 +89,8 @@ class Stream:
         return Stream(self._job, Union(self._node, other._node, across), frame)
 
     def key_by(self, *keys: Given, name: str | None = None) -> KeyedStream:
-        """Bring rows together by key, for one of the verbs that keep state. ``name`` is the stage's: with one, it may
-        be moved within the graph and still finds its state.
+        """Bring rows together by key, for one of the verbs that keep state. ``name`` is the stage's, by which it finds
+        its state again; without one it is made from what the stage does: ``clicks_by_product_agg``.
         """
         from holdfast.api.keyed import KeyedStream
 
@@ -115,6 +115,8 @@ class Stream:
         other columns; ``ties="all"`` keeps all that are equal to the last one. When a group changes, the whole of it
         is put out.
         """
+        from holdfast.api.keyed import KeyedStream
+
         windowed = all(column in self.columns for column in WINDOW) and self._windowed
         if per is None:
             keys: tuple[Given, ...] = WINDOW if windowed else (Constant("all", 0),)
@@ -122,7 +124,8 @@ class Stream:
             keys = (per,) if isinstance(per, str | Column) else tuple(per)
         final = windowed and all(column in keys for column in WINDOW) and not updating(self._node)
         hidden = per is None and not windowed
-        return self.key_by(*keys, name=name)._top_k(k, by, ties, rank, final=final, hidden=hidden)
+        keyed = KeyedStream(self, keys, name, by=() if per is None else None)
+        return keyed._top_k(k, by, ties, rank, final=final, hidden=hidden)
 
     def write(
         self,

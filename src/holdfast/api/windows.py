@@ -18,6 +18,11 @@ class Window:
     every: int
     offset: int = 0
 
+    @property
+    def verb(self) -> str:
+        """What made it, in the names of stages."""
+        return self.kind if self.kind == "session" else "tumbling" if self.size == self.every else "sliding"
+
 
 def tumbling(size: str | None = None, *, rows: int | None = None, offset: str = "0 s") -> Window:
     """Windows one after the other: ``tumbling("10 s")``, or every so many rows of a key: ``tumbling(rows=100)``."""

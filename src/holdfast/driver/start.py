@@ -60,6 +60,12 @@ def start(job: Job, plan: JobPlan, options: Options) -> Run:
             safe="Nothing was started.",
             todo="Name sinks that the job has no more; those that it has get every epoch.",
         )
+    if both := sorted({stage.name for stage in plan.stages}.intersection(options.drop)):
+        raise PlanError(
+            f"drop names {both[0]!r}, which is a stage of the job.",
+            safe="Nothing was started.",
+            todo="Name stages that the job has no more.",
+        )
     store = Store(job.store)
     if not store.is_local:
         store = Store(job.store, creator=hadoop_creator(spark, job.store))
@@ -71,7 +77,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> Run:
     plan = plan.numbered(upgrading.history(ledger, plan))
     refuse_readers(plan.planned, file.format)
     graph = ledger.graph()
-    upgrade = upgrading.look(ledger, file, plan)
+    upgrade = upgrading.look(ledger, file, plan, options.drop)
     sinks = {sink.name: _open(job, file, sink) for sink in plan.sinks}
     token = secrets.token_urlsafe(32)
     listen = _address(job, options)
@@ -163,6 +169,7 @@ def _job_file(job: Job, plan: JobPlan, ledger: Ledger, slices: int) -> JobFile:
         slices,
         time.time_ns() // 1_000_000,
         stages=[stage.to_dict() for stage in plan.stages],
+        made_names=plan.made_names,
     )
     return ledger.open_or_create_job(wanted)
 

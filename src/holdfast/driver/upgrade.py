@@ -44,6 +44,7 @@ from holdfast.operators.stage import StagePlan
 from holdfast.plan.changes import Aggregating, Comparison, TableSource, compare, mapping, mends
 from holdfast.plan.former import as_now
 from holdfast.plan.numbers import positions
+from holdfast.plan.stage_names import by_number, mistakable, renamed, times_renamed
 from holdfast.spark.rebase import rebase
 from holdfast.state import copies
 
@@ -67,8 +68,9 @@ def history(ledger: Ledger, plan: JobPlan) -> list[Sequence[StagePlan]]:
     return [[StagePlan.from_dict(one) for one in stages] if stages else positions(plan.stages) for stages in found]
 
 
-def look(ledger: Ledger, file: JobFile, plan: JobPlan) -> Upgrade | None:
-    """What must be done before the job can run with this plan. What cannot be is refused before anything is written."""
+def look(ledger: Ledger, file: JobFile, plan: JobPlan, drop: Sequence[str] = ()) -> Upgrade | None:
+    """What must be done before the job can run with this plan. What cannot be is refused before anything is written.
+    ``drop`` has stages of the store that the job is known to have no more."""
     graph = ledger.graph()
     stored, fingerprint = (graph.stages, graph.graph) if graph else (file.stages, file.graph)
     if not stored:
@@ -78,7 +80,13 @@ def look(ledger: Ledger, file: JobFile, plan: JobPlan) -> Upgrade | None:
         [StagePlan.from_dict(one.to_dict()) for one in plan.stages],
     )
     asked = plan.fingerprint()
-    found = compare(before, now, fingerprint["sources"], asked["sources"])
+    names = by_number(before, now)
+    found = compare([renamed(one, names) for one in before], now, fingerprint["sources"], asked["sources"])
+    if names and (found.refusals or found.changes):
+        raise _not_as_it_was(file.name, names, found)
+    made = graph.made_names if graph else file.made_names
+    if not names and (unclear := mistakable(before, now, made, plan.made_names, drop)):
+        raise _unclear(file.name, *unclear)
     if found.refusals:
         raise StoreError(
             f"Job {file.name!r} is not what it was when its store {ledger.store.uri} was last written, and its state "
@@ -86,8 +94,8 @@ def look(ledger: Ledger, file: JobFile, plan: JobPlan) -> Upgrade | None:
             safe="Nothing was changed.",
             todo="Start the job as it was; give a stage that means something else another name; or use a new store.",
         )
-    upgrade = Upgrade(ledger, file, before, now, asked, found)
-    if not (found.converts or upgrade.moves_sources):
+    upgrade = Upgrade(ledger, file, before, now, asked, found, names, plan.made_names)
+    if not (found.converts or names or upgrade.moves_sources):
         return None
     upgrade.refuse_shared()
     upgrade.standing()
@@ -108,6 +116,27 @@ def _overtaken(job: str) -> FencedError:
     )
 
 
+def _not_as_it_was(job: str, names: Mapping[str, str], found: Comparison) -> StoreError:
+    called = ", ".join(f"'{old}' would be '{new}'" for old, new in names.items())
+    return StoreError(
+        f"The store of job {job!r} calls stages by their order, and this version of Holdfast by what they do. They are "
+        f"matched by their order once ({called}), for which the job must be what it was:\n"
+        + "\n".join(f"    {line}" for line in (*found.refusals, *found.changes)),
+        safe="Nothing was changed.",
+        todo="Start the job once as it was, with names for its stages or without; then change it.",
+    )
+
+
+def _unclear(job: str, old: str, new: str) -> StoreError:
+    return StoreError(
+        f"Stage '{old}', which nobody has named, is in the store of job {job!r} and not in the job any more; and stage "
+        f"'{new}' is new. Whether the one has become the other, names cannot tell.",
+        safe="Nothing was changed.",
+        todo=f"If '{new}' is what '{old}' was, call it that: key_by(…, name='{old}'), and it keeps its state. If it is "
+        f"not, start(drop=['{old}']) lets that state go.",
+    )
+
+
 class Upgrade:
     """One change of a job's graph, found possible. ``perform`` does it."""
 
@@ -119,15 +148,22 @@ class Upgrade:
         asked: Sequence[StagePlan],
         fingerprint: dict[str, Any],
         found: Comparison,
+        names: Mapping[str, str] | None = None,
+        made_names: Sequence[str] = (),
     ) -> None:
-        self.changes = found.changes
+        self._names = dict(names or {})
+        self._made_names = made_names
+        self.changes = found.changes + tuple(
+            f"stage '{old}' is called '{new}' from now on" for old, new in self._names.items()
+        )
         self._ledger = ledger
         self._file = file
-        self._stored = {plan.name: plan for plan in stored}
+        self._stored = {self._names.get(plan.name, plan.name): plan for plan in stored}
         self._asked = asked
         self._fingerprint = fingerprint
         former = ledger.graph()
-        self._converts = found.converts
+        self._converts = found.converts or bool(self._names)
+        self._alike = not found.converts  # but for names
         known = former.graph if former else file.graph
         # The source at each place of Spark's plan, as it was and as it is.
         self._places = known.get("sources", []), fingerprint.get("sources", [])
@@ -148,6 +184,8 @@ class Upgrade:
             return committed, 0
         epoch, level = prepared
         failed = self._ledger.failed(epoch)
+        if self._names and self._alike and not self.moves_sources:
+            return committed, level
         functions_alone = not self.moves_sources and mends(list(self._stored.values()), self._asked, level)
         if failed is not None and functions_alone:
             return committed, level
@@ -202,6 +240,8 @@ class Upgrade:
             created=time.time_ns() // 1_000_000,
             mends=mended,
             spark=spark,
+            made_names=list(self._made_names),
+            renamed=self._names | times_renamed(list(self._stored.values()), self._asked, self._names),
         )
         if not self._converts:  # log and checkpoints are in the terms of both
             kept = (former.epoch, former.packs, former.slices, former.mends) if former else (0, [], [], 0)
@@ -214,7 +254,7 @@ class Upgrade:
         if owner is None or owner.incarnation != incarnation:
             raise _overtaken(self._file.name)
         self._ledger.put_graph(graph)
-        if mended:
+        if mended and not self._names:
             self.changes += (f"epoch {epoch + 1}, which had failed, is finished by the job as it is now",)
         faults.place("driver", "after-graph", epoch)
         LOG.info("the graph was changed at epoch %d in %.1f s", epoch, time.monotonic() - began)
@@ -239,8 +279,10 @@ class Upgrade:
     def _fits(self) -> bool:
         """The state is in the new shape already: only functions, or places in the log, are others."""
         plans = {plan.name: plan for plan in self._asked}
-        return plans.keys() == self._stored.keys() and not any(
-            mapping(self._stored[name].operator, plan.operator) for name, plan in plans.items()
+        return (
+            not self._names
+            and plans.keys() == self._stored.keys()
+            and not any(mapping(self._stored[name].operator, plan.operator) for name, plan in plans.items())
         )
 
     def _converted(self, manifest: Manifest | None, fence: Fence, label: str) -> Manifest:
@@ -261,10 +303,11 @@ class Upgrade:
 
     def _replayed(self) -> list[StagePlan]:
         """The stages whose state stays, and those that they look into, even if these go."""
-        wanted = [plan.name for plan in self._asked if plan.name in self._stored]
+        before = {plan.name: plan for plan in self._stored.values()}
+        wanted = [self._stored[plan.name].name for plan in self._asked if plan.name in self._stored]
         for name in wanted:  # grows while it is walked
-            wanted += [peer for peer in self._stored[name].peers if peer not in wanted]
-        return [plan for name, plan in self._stored.items() if name in wanted]
+            wanted += [peer for peer in before[name].peers if peer not in wanted]
+        return [plan for name, plan in before.items() if name in wanted]
 
     def _slices(self, source: _Packed | _Replayed, epoch: int) -> Iterator[SliceState]:
         """Every table of every slice in the new shape, some slices at a time."""
@@ -376,13 +419,14 @@ class _Stage:
         empty.load([], epoch)
         self._empty = [empty.delta(0, epoch, table=at) for at in range(len(self._layouts))]
         self._mapping: list[TableSource] | None = None
+        former = stored.name if stored is not None else asked.name
         if stored is None:
             self._mapping = [TableSource(None, ())] * len(self._layouts)
         else:
             self._mapping = mapping(stored.operator, asked.operator)
-        self._from = [
-            None if one.table is None else table_name(asked.name, one.table) for one in self._mapping or ()
-        ] or list[str | None](self._names)
+        self._from = [None if one.table is None else table_name(former, one.table) for one in self._mapping or ()] or [
+            table_name(former, at) for at in range(len(self._layouts))
+        ]
 
     @property
     def sources(self) -> list[str]:

@@ -102,6 +102,7 @@ class Ledger:
         self._commits = _Numbered(self.section, Commit.file_of, Commit.from_bytes)
         self._manifests = _Numbered(self.section, Manifest.file_of, Manifest.from_bytes)
         self._last_prepared: tuple[int, int] | None = None
+        self._names: dict[tuple[int, int], dict[str, str]] = {}  # from one version of the graph to another
 
     # The job and who runs it
 
@@ -211,7 +212,25 @@ class Ledger:
         prepare = _read(self.section, file, Prepare.from_bytes)
         if prepare is not None:
             self._remember(prepare)
+            if names := self._names_since(prepare.graph):
+                prepare = prepare.renamed(names)
         return prepare
+
+    def _names_since(self, version: int) -> dict[str, str]:
+        """What is called otherwise now than in that version of the graph."""
+        now = self._version
+        if version >= now:
+            return {}
+        if (version, now) not in self._names:
+            names: dict[str, str] = {}
+            for later in range(version + 1, now + 1):
+                graph = self._graphs.get(later)
+                step = graph.renamed if graph is not None else {}
+                names = {old: step.get(new, new) for old, new in names.items()} | {
+                    old: new for old, new in step.items() if old not in names
+                }
+            self._names[version, now] = names
+        return self._names[version, now]
 
     def refuse_former_graph(self, prepare: Prepare) -> None:
         """A prepare above the epoch where the graph was changed must be of the graph that it was changed to.
@@ -245,7 +264,10 @@ class Ledger:
     def failed(self, epoch: int) -> Mark | None:
         """The mark of an epoch that raised with the graph there is, unless its sinks may have begun nevertheless."""
         mark = _read(self.section, Mark.file_of(epoch, "failed", self._version), Mark.from_bytes)
-        if mark is not None and self.section.exists(Mark.file_of(epoch, "applied", self._version)):
+        prepare = self.get_prepare(epoch, 1) if mark is not None else None
+        # A graph that only has other names for its stages finishes what the functions of the one before have begun.
+        versions = range(prepare.graph if prepare is not None else self._version, self._version + 1)
+        if any(self.section.exists(Mark.file_of(epoch, "applied", version)) for version in versions):
             return None
         return mark
 

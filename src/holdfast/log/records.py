@@ -163,6 +163,19 @@ class Prepare:
             said["spark"] = Carried(**(spark | {"names": tuple(spark["names"])}))
         return cls(**said, attachments=attachments)
 
+    def renamed(self, names: Mapping[str, str]) -> Prepare:
+        """The same in terms of a graph whose stages have other names."""
+
+        def now(said: Mapping[str, int]) -> dict[str, int]:
+            return {names.get(name, name): value for name, value in said.items()}
+
+        return replace(
+            self,
+            times=now(self.times),
+            watermark_before=now(self.watermark_before),
+            watermark_after=now(self.watermark_after),
+        )
+
     def carried(self) -> dict[str, bytes]:
         """Spark's files that are in it."""
         return {name: self.attachments[at] for name, at in self.spark.files.items()} if self.spark else {}
@@ -340,6 +353,7 @@ class JobFile:
     format: int = FORMAT
     stages: list[dict[str, Any]] = field(default_factory=list)  # plain stage plans; stores of old have none
     hash_seed: int = 0  # PYTHONHASHSEED of every container, for the life of the job; see ``__post_init__``
+    made_names: list[str] = field(default_factory=list)  # of stages that nobody has named
 
     file = "job.json"
 
@@ -362,8 +376,9 @@ class GraphFile:
 
     Everything up to ``epoch`` was logged and checkpointed in terms of the graph before. The checkpoint stands in the
     same file, so that whoever sees the new graph sees its state too. So does what it mends: of the epoch after
-    ``epoch``, which had failed, the first ``mends`` levels were prepared before and are finished by this graph. And so
-    does the folder of Spark's own checkpoint, which depends on what reads the sources.
+    ``epoch``, which had failed or differs by names alone (``renamed``), the first ``mends`` levels were prepared before
+    and are finished by this graph. And so does the folder of Spark's own checkpoint, which depends on what reads the
+    sources.
     """
 
     version: int
@@ -378,6 +393,9 @@ class GraphFile:
     format: int = FORMAT
     mends: int = 0
     spark: str = SPARK
+    made_names: list[str] = field(default_factory=list)  # as in ``JobFile``
+    renamed: dict[str, str] = field(default_factory=dict)
+    """Names of stages and their times in what was prepared before, and what they are now."""
 
     @staticmethod
     def file_of(version: int) -> str:

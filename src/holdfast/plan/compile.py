@@ -142,6 +142,8 @@ class PlannedStage:
     label: str
     bounds: Mapping[str, Columns] = field(default_factory=dict)
     """Of each output the columns that may be taken as time."""
+    made_name: bool = False
+    """Nobody has named it: its name says what it does."""
 
     @property
     def timed(self) -> bool:
@@ -163,6 +165,11 @@ class Plan:
     @property
     def stages(self) -> tuple[StagePlan, ...]:
         return tuple(stage.plan for stage in self.planned)
+
+    @property
+    def made_names(self) -> list[str]:
+        """Of the stages that nobody has named."""
+        return [stage.plan.name for stage in self.planned if stage.made_name]
 
     def stage(self, name: str) -> PlannedStage:
         return next(stage for stage in self.planned if stage.plan.name == name)

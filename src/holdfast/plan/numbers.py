@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from holdfast.operators.stage import InputPlan, StagePlan
+from holdfast.plan.stage_names import by_number
 
 Input = tuple[str, int]
 """A stage, and which of its inputs."""
@@ -28,8 +29,8 @@ def numbered(asked: Sequence[StagePlan], history: Sequence[Sequence[StagePlan]])
     if not history:
         return {plan.name: plan.inputs for plan in asked}
     known = dict(_inputs(history[-1]))
-    for old, new in _by_order(history[-1], asked):
-        known |= {(new.name, at): place for at, place in enumerate(old.inputs)}
+    names = by_number(history[-1], asked)
+    known |= {(names[name], at): place for (name, at), place in known.items() if name in names}
     meant: dict[InputPlan, set[Input]] = {}
     for input, place in (pair for graph in history for pair in _inputs(graph)):
         meant.setdefault(place, set()).add(input)
@@ -46,14 +47,6 @@ def numbered(asked: Sequence[StagePlan], history: Sequence[Sequence[StagePlan]])
         given.add(place)
         found[input[0]].append(place)
     return {name: tuple(places) for name, places in found.items()}
-
-
-def _by_order(stored: Sequence[StagePlan], asked: Sequence[StagePlan]) -> Iterator[tuple[StagePlan, StagePlan]]:
-    """Stages that a store calls ``stage1``, ``stage2``, … by their order, and that have a name by now."""
-    before, now = {plan.name for plan in stored}, {plan.name for plan in asked}
-    for at, (old, new) in enumerate(zip(stored, asked, strict=False), 1):
-        if old.name == f"stage{at}" and old.name not in now and new.name not in before:
-            yield old, new
 
 
 def positions(drawn: Sequence[StagePlan]) -> list[StagePlan]:
