@@ -58,6 +58,11 @@ class Drawing(ABC):
     def _empty(self, schema: StructType) -> Any:
         """No rows, but the columns that steps and stages will see."""
 
+    @property
+    def _default_format(self) -> str:
+        """Of sinks that name none."""
+        return "parquet"
+
     def explain(self, picture: str | None = None) -> None:
         """Print the plan: levels, stages, what they read and put out. ``picture`` is an SVG file to draw it to."""
         plan = self.plan()
@@ -160,7 +165,8 @@ class Drawing(ABC):
     def _add_sink(self, sink: Sink) -> None:
         # A sink keeps its number of epochs by its name, so a name must not depend on what else the job writes.
         path = next((value for key, value in sink.options.items() if key.lower() == "path"), None)
-        named = replace(sink, name=sink.name or (f"{sink.format}:{path}" if path else f"sink{len(self._sinks) + 1}"))
+        place = f"table:{sink.table}" if sink.table else f"{sink.format}:{path}" if path else ""
+        named = replace(sink, name=sink.name or place or f"sink{len(self._sinks) + 1}")
         if any(other.name == named.name for other in self._sinks):
             raise PlanError(f"Two sinks are named '{named.name}'.", todo="Give each its own name.")
         self._sinks.append(named)

@@ -129,6 +129,10 @@ class Job(Drawing):
         return plan
 
     @property
+    def _default_format(self) -> str:
+        return str(self.spark.conf.get("spark.sql.sources.default"))
+
+    @property
     def _ansi(self) -> bool:
         return str(self.spark.conf.get("spark.sql.ansi.enabled")).lower() == "true"
 

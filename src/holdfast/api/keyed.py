@@ -21,6 +21,7 @@ from holdfast.plan.draft import Draft
 from holdfast.plan.frames import Given
 from holdfast.plan.graph import Output, Stage
 from holdfast.plan.stage_names import stream_name
+from holdfast.spark.sort_orders import sorted_as
 
 if TYPE_CHECKING:
     from holdfast.api.drawing import Drawing
@@ -93,6 +94,12 @@ class KeyedStream:
         """
         if other._job is not self._job:
             raise PlanError("Streams of two jobs cannot be joined.", todo="Read both sources in the same job.")
+        if other._name is not None:
+            raise PlanError(
+                f"The right side of a join was given the name '{other._name}', but a join is one stage.",
+                safe="Nothing was started.",
+                todo="Name the left side, key_by(…, name='…'), or the join, join(…, name='…').",
+            )
         one_of("how", how, "inner", "left", "right", "full")
         _late_rows_are_counted("A join", late)
         times = (time, time) if isinstance(time, str) else (time or (None, None))
@@ -337,8 +344,18 @@ def _refuse_strangers(aggregates: Mapping[str, Aggregate]) -> None:
 
 def _ordering(by: Order | Sequence[Order]) -> list[tuple[str | Column, bool]]:
     single = isinstance(by, str | Column) or (isinstance(by, tuple) and len(by) == 2 and by[1] in ("asc", "desc"))
-    found = []
+    found: list[tuple[str | Column, bool]] = []
     for one in [by] if single else by:  # type: ignore[union-attr]
+        said = sorted_as(one) if isinstance(one, Column) else None
+        if said is not None:
+            if said.nulls_first == said.descending:
+                raise PlanError(
+                    "top_k has nulls first in ascending order and last in descending, as Spark has without a word.",
+                    safe="Nothing was started.",
+                    todo="Order by whether it is null before that: by=[F.col('n').isNull().asc(), F.col('n').asc()].",
+                )
+            found.append((said.column, said.descending))
+            continue
         value, direction = one if isinstance(one, tuple) else (one, "desc")
         if direction not in ("asc", "desc"):
             raise PlanError(f"There is no order '{direction}'.", todo="Use 'asc' or 'desc'.")

@@ -6,7 +6,7 @@ that a misspelt column is an error on the line that has it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame
@@ -21,6 +21,7 @@ from holdfast.plan.graph import Node, Sink, Step, Union, outputs, union_of, upda
 if TYPE_CHECKING:
     from holdfast.api.drawing import Drawing
     from holdfast.api.keyed import KeyedStream, StageStream
+    from holdfast.api.writer import StreamWriter
 
 WINDOW = ("window_start", "window_end")
 Order = str | Column | tuple[str | Column, str]
@@ -111,9 +112,9 @@ class Stream:
         """The ``k`` best rows, largest first, with their ``rank``: of each window where the rows are a window's
         results, of each group where ``per`` names columns, else of all.
 
-        ``by="clicks"`` or ``by=[("price", "desc"), ("at", "asc")]``. Rows that are equal in that are ordered by their
-        other columns; ``ties="all"`` keeps all that are equal to the last one. When a group changes, the whole of it
-        is put out.
+        ``by="clicks"``, ``by=[("price", "desc"), ("at", "asc")]`` or ``by=F.col("price").asc()``. Rows that are equal
+        in that are ordered by their other columns; ``ties="all"`` keeps all that are equal to the last one. When a
+        group changes, the whole of it is put out.
         """
         from holdfast.api.keyed import KeyedStream
 
@@ -147,6 +148,27 @@ class Stream:
         ``_sink`` and ``_epoch`` in tables, ``_epoch`` alone in files, headers ``holdfast-job``, ``holdfast-sink`` and
         ``holdfast-epoch`` in Kafka.
         """
+        by = [partition_by] if isinstance(partition_by, str) else partition_by or []
+        return self._written(format, mode, name, by, options | ({} if path is None else {"path": path}), stamp=stamp)
+
+    @property
+    def writeStream(self) -> StreamWriter:  # noqa: N802 - Spark's own name
+        """Spark's builder over ``write``: ``writeStream.format("parquet").option("path", "out").start()``."""
+        from holdfast.api.writer import StreamWriter
+
+        return StreamWriter(self)
+
+    def _written(
+        self,
+        format: str,
+        mode: str,
+        name: str | None,
+        partition_by: Sequence[str],
+        options: Mapping[str, object],
+        *,
+        stamp: bool = True,
+        table: str = "",
+    ) -> Stream:
         if mode not in ("update", "append", "complete"):
             raise PlanError(f"There is no output mode '{mode}'.", todo="Use 'update', 'append' or 'complete'.")
         if mode == "append" and updating(self._node):
@@ -159,10 +181,10 @@ class Stream:
                 "Only rows that a stage still holds can be written in 'complete' mode.", todo="Leave mode as it is."
             )
         given = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in options.items()}
-        if path is not None:
-            given["path"] = path
-        by = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by or ())
-        self._job._add_sink(Sink(name or "", self._node, format, mode, self.schema, given, by, stamp=stamp))
+        sink = Sink(
+            name or "", self._node, format, mode, self.schema, given, tuple(partition_by), stamp=stamp, table=table
+        )
+        self._job._add_sink(sink)
         return self
 
     def for_each_batch(

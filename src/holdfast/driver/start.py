@@ -330,4 +330,5 @@ def _open(job: Job, file: JobFile, sink: SinkPlan) -> Sink:
         identity=f"{file.job_id}/{SECTION}/{sink.name}",
         job=file.job_id,
         stamp=sink.stamp,
+        table=sink.table,
     )

@@ -89,6 +89,8 @@ class Sink:
     partition_by: tuple[str, ...] = ()
     function: Callable[[DataFrame, Epoch], None] | None = None
     stamp: bool = True
+    table: str = ""
+    """Of Spark's catalog, where it goes to one by name."""
 
 
 def leaves(node: Node) -> Iterator[Source | Output]:

@@ -61,11 +61,12 @@ def open_sink(
     identity: str,
     job: str,
     stamp: bool = True,
+    table: str = "",
 ) -> Sink:
     """The sink of a format, checked as far as it can be without rows.
 
     ``identity`` names this sink for ever (job, section, sink): exactly-once tables keep their progress by it.
-    ``stamp``: rows carry the id of the ``job``, the name and the epoch.
+    ``stamp``: rows carry the id of the ``job``, the name and the epoch. ``table`` is the name of one in the catalog.
     """
     wants = _wants(name, mode)
     for column in partition_by:
@@ -82,20 +83,20 @@ def open_sink(
     if kind == "noop":
         return NoopSink(name, wants)
     _look_up(spark, name, format)
-    if kind in FILE_FORMATS:
+    if kind in FILE_FORMATS and not table:
         return FileSink(spark, name, kind, options, partition_by, schema, wants, stamp)
     if kind == "kafka":
         return KafkaSink(name, options, wants, job, stamp)
     if stamp:
         stamps.refuse_taken_names(name, schema, stamps.COLUMNS, "Rename it before write, or write(…, stamp=False).")
-    table: TableSink = (
+    made: TableSink = (
         DeltaSink(name, options, partition_by, wants, job, stamp, identity)
-        if kind == "delta"
-        else TableSink(name, format, options, partition_by, wants, job, stamp)
+        if kind == "delta" and not table
+        else TableSink(name, format, options, partition_by, wants, job, stamp, table)
     )
-    if stamp and not table.replaces:
-        stamps.refuse_unstamped_table(spark, name, format, options)
-    return table
+    if stamp and not made.replaces:
+        stamps.refuse_unstamped_table(spark, name, format, options, table)
+    return made
 
 
 class FileSink:
@@ -280,7 +281,8 @@ def failed_sink(sink: Sink, epoch: int, error: Exception) -> SinkError:
 
 def folder_of(sink: SinkPlan) -> str | None:
     """The folder that a sink writes files to, if it is one that does."""
-    return option(sink.options, "path") if sink.function is None and sink.format.lower() in FILE_FORMATS else None
+    files = sink.function is None and not sink.table and sink.format.lower() in FILE_FORMATS
+    return option(sink.options, "path") if files else None
 
 
 def _wants(name: str, mode: str) -> Wants:

@@ -54,10 +54,13 @@ def refuse_taken_names(name: str, schema: StructType, columns: tuple[str, ...], 
             )
 
 
-def refuse_unstamped_table(spark: SparkSession, name: str, format: str, options: Mapping[str, str]) -> None:
+def refuse_unstamped_table(
+    spark: SparkSession, name: str, format: str, options: Mapping[str, str], table: str = ""
+) -> None:
     """A table that is there must have the columns. One that cannot be looked at tells when it is written."""
     try:
-        found = [column.lower() for column in spark.read.format(format).options(**options).load().columns]
+        there = spark.table(table) if table else spark.read.format(format).options(**options).load()
+        found = [column.lower() for column in there.columns]
     except (PySparkException, Py4JError):
         return
     missing = [column for column in COLUMNS if column not in found]

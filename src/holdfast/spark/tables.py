@@ -32,9 +32,11 @@ class TableSink:
         wants: Wants,
         job: str,
         stamp: bool,
+        table: str = "",
     ) -> None:
         self.name = name
         self.wants = wants
+        self._table = table
         self._format = format
         self._options = dict(options)
         self._partition_by = list(partition_by)
@@ -52,7 +54,7 @@ class TableSink:
         writer = rows.write.format(self._format).options(**self._epoch_options(epoch)).mode(self._mode)
         if self._partition_by:
             writer = writer.partitionBy(*self._partition_by)
-        writer.save()
+        writer.saveAsTable(self._table) if self._table else writer.save()
 
     def close(self) -> None:
         return
