@@ -25,8 +25,8 @@ HEAP_PROVIDER = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateS
 
 
 def holdfast(clicks: Clicks, memory: str) -> dict[str, Any]:
-    from holdfast.operators.aggregate import AggregateOperator
-    from holdfast.operators.spec import AggregateSpec, Column, StageSpec
+    from holdfast.operators.aggregate import AggregateOperator, StageSpec
+    from holdfast.operators.spec import AggregateSpec, Column
 
     count, total = AggregateSpec("n", "count", None, None), AggregateSpec("total", "sum", "v", "bigint")
     operator = AggregateOperator(StageSpec((Column("k", "bigint"),), (count, total)))

@@ -35,9 +35,10 @@ from holdfast.log.pack import PackWriter, pack_name
 from holdfast.log.records import FEED, Batch, Commit, Fence, JobFile, Manifest, Prepare, SegmentRef
 from holdfast.log.segment import SegmentWriter, segment_name
 from holdfast.log.store import Store
+from holdfast.operators.aggregate import StageSpec
 from holdfast.operators.lookup import LookupSpec
 from holdfast.operators.process import ProcessSpec
-from holdfast.operators.spec import AggregateSpec, Column, StageSpec
+from holdfast.operators.spec import AggregateSpec, Column
 from holdfast.operators.stage import InputPlan, StagePlan
 from holdfast.operators.window import WindowSpec
 from holdfast.plan.changes import compare

@@ -248,7 +248,7 @@ def test_output_schema_and_types() -> None:
     [
         (stage(["map<string,int>"], [("count",)]), "key 'key0' has type map<string,int>"),
         (stage(["string collate UNICODE"], [("count",)]), "collation"),
-        (stage(["int"], [("sum", "v0", "string")]), "sum 'out0' is over a column of type string"),
+        (stage(["int"], [("sum", "v0", "string")]), "sum 'out0' cannot take type string"),
         (stage(["int"], [("median", "v0", "int")]), "no such aggregate"),
         (stage(["int"], [("sum",)]), "needs a column"),
         (stage(["int"], [("min", "v0", "int")], updating_input=True), "min 'out0' is over an updating input"),

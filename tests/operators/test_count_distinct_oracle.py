@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import holdfast as hf
 from holdfast import testing
 from holdfast.errors import PlanError
-from holdfast.operators.aggregate import AggregateOperator
-from holdfast.operators.spec import AggregateSpec, Column, StageSpec
+from holdfast.operators.aggregate import AggregateOperator, StageSpec
+from holdfast.operators.spec import AggregateSpec, Column
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string()), ("p", pa.int64())])
 ROW = st.fixed_dictionaries(

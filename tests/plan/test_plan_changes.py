@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 
-from holdfast.operators.build import Spec, build
+from holdfast.operators.aggregate import StageSpec
 from holdfast.operators.distinct import DistinctSpec
 from holdfast.operators.join import JoinSpec
-from holdfast.operators.process import ProcessSpec
+from holdfast.operators.process import ProcessSpec, same_function
 from holdfast.operators.session import SessionSpec
-from holdfast.operators.spec import AggregateSpec, Column, StageSpec
+from holdfast.operators.spec import AggregateSpec, Column, Spec
 from holdfast.operators.stage import InputPlan, StagePlan, TimePlan
 from holdfast.operators.top_k import TopKSpec
 from holdfast.operators.window import WindowSpec
-from holdfast.plan.changes import Comparison, compare, mapping, mends, same_function, tables_of
+from holdfast.plan.changes import Comparison, compare, mapping, mends
 from holdfast.state.typed import StateSpec
 
 KEYS = (Column("k", "bigint"),)
@@ -254,12 +254,13 @@ EXACT_AND_OTHER = (N, HIGH, TOTAL, MEAN)
     ],
 )
 def test_every_column_has_a_name(spec: Spec) -> None:
-    """The names are as many as the operator's own layouts have columns, so none is ever mistaken for another."""
-    named = tables_of(spec)
-    assert named is not None
-    layouts = build(spec).layouts
-    assert [len(columns) for columns in named.values()] == [len(layout.columns) for layout in layouts]
-    assert all(len(set(columns)) == len(columns) for columns in named.values())
+    """So that none is ever mistaken for another of its table, nor a table for another."""
+    tables = spec.tables()
+    assert tables == spec.build().layouts
+    assert all(all(table.names) and len(set(table.names)) == len(table.columns) for table in tables)
+    named = [table.name for table in tables if table.name]
+    assert len(set(named)) == len(named)
+    assert len(named) >= len(tables) - 1  # that of distinct values is known by its columns
 
 
 def test_counts_that_share_values_come_and_go() -> None:

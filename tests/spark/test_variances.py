@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
-from holdfast.operators.aggregate import AggregateOperator
-from holdfast.operators.spec import AggregateSpec, Column, StageSpec
+from holdfast.operators.aggregate import AggregateOperator, StageSpec
+from holdfast.operators.spec import AggregateSpec, Column
 from holdfast.spark.preaggregate import PartialColumnSpec, partial_aggregate
 
 pytestmark = pytest.mark.spark

@@ -11,17 +11,14 @@ from hypothesis import strategies as st
 
 from holdfast.errors import CorruptionError
 from holdfast.operators.aggregate import AggregateSpec, Column, StageSpec
-from holdfast.operators.build import build
 from holdfast.safety.shards import bounds
 from holdfast.state import copies, merging
 from holdfast.state.table_slice import TableSlice
 
-OPERATOR = build(
-    StageSpec(
-        (Column("k", "string"),),
-        (AggregateSpec("n", "count", None, None), AggregateSpec("most", "max", "v0", "string")),
-    )
-)
+OPERATOR = StageSpec(
+    (Column("k", "string"),),
+    (AggregateSpec("n", "count", None, None), AggregateSpec("most", "max", "v0", "string")),
+).build()
 (LAYOUT,) = OPERATOR.layouts
 
 

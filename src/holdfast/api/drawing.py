@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from holdfast.api.keyed import StageStream
 from holdfast.api.stream import Stream
 from holdfast.errors import PlanError
-from holdfast.operators.build import Spec
+from holdfast.operators.spec import Spec
 from holdfast.plan.compile import Plan, PlannedStage, planned_stage
 from holdfast.plan.draft import Draft
 from holdfast.plan.explain import as_svg, as_text
@@ -126,23 +126,15 @@ class Drawing(ABC):
     def _key_name(self, frame: Any, key: Given, stream: str) -> str:
         return self._view(frame).find(key, f"key of a stage over '{stream}'").name
 
-    def _add_stage(
-        self,
-        draft: Draft,
-        spec: Spec,
-        label: str,
-        *,
-        updating: bool,
-        complete: bool = False,
-        windowed: bool = False,
-    ) -> StageStream:
+    def _add_stage(self, draft: Draft, spec: Spec) -> StageStream:
         known: dict[Stage, PlannedStage] = {stage.node: stage for stage in self._stages}
         node, plan, inputs = draft.finish(spec, known, sum(len(stage.inputs) for stage in self._stages))
-        planned = planned_stage(node, plan, inputs, label, tuple(draft.ports))
+        planned = planned_stage(node, plan, inputs, draft.label or spec.label, tuple(draft.ports))
         planned = replace(planned, bounds=draft.bounds(planned, known), made_name=draft.made_name)
         self._stages.append(planned)
-        output = Output(node, MAIN, updating)
-        return StageStream(self, output, self._frame_of(output, planned), windowed=windowed, complete=complete)
+        output = Output(node, MAIN, spec.updates)
+        frame = self._frame_of(output, planned)
+        return StageStream(self, output, frame, windowed=spec.windowed, complete=spec.complete)
 
     def _planned(self, stage: Stage) -> PlannedStage:
         found = next((one for one in self._stages if one.node is stage), None)

@@ -13,8 +13,16 @@ from holdfast.api.stream import Order, Stream
 from holdfast.api.windows import Window, span
 from holdfast.errors import PlanError
 from holdfast.invariants import Impossible
+from holdfast.operators.aggregate import StageSpec
+from holdfast.operators.distinct import DistinctSpec
+from holdfast.operators.join import JoinSpec
+from holdfast.operators.lookup import LookupSpec
+from holdfast.operators.process import ProcessSpec
+from holdfast.operators.session import SessionSpec
 from holdfast.operators.spec import Column as PlainColumn
-from holdfast.plan import drafts
+from holdfast.operators.top_k import TopKSpec
+from holdfast.operators.window import WindowSpec
+from holdfast.operators.window_top_k import WindowTopKSpec
 from holdfast.plan.aggregate import Aggregate
 from holdfast.plan.ddl import schema_of
 from holdfast.plan.draft import Draft
@@ -47,8 +55,7 @@ class KeyedStream:
         """Keep running aggregates for every key, under the names given: ``agg(n=hf.count(), total=hf.sum("v"))``."""
         _refuse_strangers(aggregates)
         draft = self._draft("agg")
-        spec = drafts.aggregate(draft, aggregates)
-        return self._job._add_stage(draft, spec, "agg", updating=True, complete=True)
+        return self._job._add_stage(draft, StageSpec.drafted(draft, aggregates))
 
     @without_on
     def window(
@@ -111,8 +118,8 @@ class KeyedStream:
             bounds = (span(before, least=0), span(after, least=0))
         verb = f"join_{stream_name(other._stream._node)}"
         draft = self._draft(verb, other, name=name or self._name, lateness=lateness, ahead=ahead)
-        spec = drafts.join(draft, how=how, on=times, before=bounds[0], after=bounds[1])
-        return self._job._add_stage(draft, spec, f"{how} join", updating=any(spec.updating))
+        spec = JoinSpec.drafted(draft, how=how, times=times, before=bounds[0], after=bounds[1])
+        return self._job._add_stage(draft, spec)
 
     def lookup(self, stage: StageStream, *, how: Literal["left", "inner"] = "left") -> StageStream:
         """Each row with what ``stage``, a running aggregate by the same key, holds for its key after this epoch's rows.
@@ -121,8 +128,10 @@ class KeyedStream:
         """
         one_of("how", how, "left", "inner")
         draft = self._draft(f"lookup_{stage.name}")
-        spec = drafts.lookup(draft, self._job._planned(stage._stage), how=how)
-        return self._job._add_stage(draft, spec, f"lookup in {stage.name}", updating=False)
+        peer = self._job._planned(stage._stage)
+        spec = LookupSpec.drafted(draft, peer.plan.name, peer.plan.operator, how=how)
+        draft.after = peer.node
+        return self._job._add_stage(draft, spec)
 
     @without_on
     def distinct(
@@ -152,8 +161,8 @@ class KeyedStream:
         bloom = None if error is None or expected is None else (expected, error)
         draft = self._draft("distinct", lateness=lateness, ahead=ahead)
         bound = None if within is None else span(within)
-        spec = drafts.distinct(draft, on=time, within=bound, bloom=bloom)
-        return self._job._add_stage(draft, spec, "distinct", updating=False)
+        spec = DistinctSpec.drafted(draft, time=time, within=bound, bloom=bloom)
+        return self._job._add_stage(draft, spec)
 
     def top_k(self, k: int, by: Order | Sequence[Order], *, ties: str = "cut", rank: str = "rank") -> StageStream:
         """The ``k`` best rows of every key, largest first, with their ``rank``; see ``Stream.top_k``."""
@@ -164,8 +173,8 @@ class KeyedStream:
     ) -> StageStream:
         _check_top_k(k, ties)
         draft = self._draft("top_k")
-        spec = drafts.top_k(draft, k=k, by=_ordering(by), ties=ties, rank=rank, final=final, hidden_keys=hidden)
-        return self._job._add_stage(draft, spec, f"top {k}", updating=not final, complete=not final, windowed=final)
+        spec = TopKSpec.drafted(draft, k=k, by=_ordering(by), ties=ties, rank=rank, final=final, hidden_keys=hidden)
+        return self._job._add_stage(draft, spec)
 
     @without_on
     def process(
@@ -197,10 +206,11 @@ class KeyedStream:
         draft = self._draft("process", lateness=lateness, ahead=ahead)
         pickled, states = compiled(function, state)
         produced = {"": _columns(output), **{port: _columns(ddl) for port, ddl in (outputs or {}).items()}}
-        spec = drafts.process(
-            draft, pickled, states, produced, on=time, rows=rows, errors=errors, drop_late=late == "count"
+        spec = ProcessSpec.drafted(
+            draft, pickled, states, produced, time=time, rows=rows, errors=errors, drop_late=late == "count"
         )
-        return self._job._add_stage(draft, spec, getattr(function, "__name__", "process"), updating=False)
+        draft.label = getattr(function, "__name__", "")
+        return self._job._add_stage(draft, spec)
 
     @property
     def _job(self) -> Drawing:
@@ -242,25 +252,29 @@ class WindowedStream:
         spec: Any
         if window.kind == "session":
             unit: Literal["event", "clock"] = "clock" if self._time is None else "event"
-            spec = drafts.session(
-                draft, aggregates, gap=window.size, unit=unit, on=self._time, mode=self._mode, keep_late=self._keep_late
+            spec = SessionSpec.drafted(
+                draft,
+                aggregates,
+                gap=window.size,
+                unit=unit,
+                time=self._time,
+                mode=self._mode,
+                keep_late=self._keep_late,
             )
         else:
-            spec = drafts.window(
+            spec = WindowSpec.drafted(
                 draft,
                 aggregates,
                 size=window.size,
                 every=window.every,
                 unit="rows" if window.kind == "rows" else "clock" if self._time is None else "event",
                 offset=window.offset,
-                on=self._time,
+                time=self._time,
                 mode=self._mode,
                 early=span(self._early) if self._early else 0,
                 keep_late=self._keep_late,
             )
-        updating = self._mode == "update" or bool(self._early)
-        windowed = window.kind == "time" and not updating
-        return self._keyed._job._add_stage(draft, spec, f"{window.kind} window", updating=updating, windowed=windowed)
+        return self._keyed._job._add_stage(draft, spec)
 
     def top_k(self, k: int, by: Order | Sequence[Order], *, ties: str = "cut", rank: str = "rank") -> StageStream:
         """The ``k`` best rows of every key in each window, with ``window_start``, ``window_end`` and their ``rank``,
@@ -279,7 +293,7 @@ class WindowedStream:
             )
         draft = self._keyed._draft(f"{window.verb}_top_k", ahead=self._ahead)
         draft.lateness = self._lateness
-        spec = drafts.window_top_k(
+        spec = WindowTopKSpec.drafted(
             draft,
             k=k,
             by=_ordering(by),
@@ -287,9 +301,9 @@ class WindowedStream:
             rank=rank,
             size=window.size,
             offset=window.offset,
-            on=self._time,
+            time=self._time,
         )
-        return self._keyed._job._add_stage(draft, spec, f"top {k} of windows", updating=False, windowed=True)
+        return self._keyed._job._add_stage(draft, spec)
 
 
 class StageStream(Stream):

@@ -23,7 +23,7 @@ from holdfast.container.priority import step_back
 from holdfast.container.slices import table_name
 from holdfast.errors import CorruptionError, EpochGone
 from holdfast.invariants import invariant
-from holdfast.operators.build import Operator
+from holdfast.operators.spec import Operator
 from holdfast.state import copies
 from holdfast.state.slice import read_copy
 

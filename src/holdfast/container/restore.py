@@ -20,8 +20,8 @@ from holdfast.container.slices import HeldSlice, HostedStage, Inputs, count, tab
 from holdfast.errors import CorruptionError, EpochGone, StoreError
 from holdfast.log.pack import Pack
 from holdfast.log.records import Prepare
-from holdfast.plan.former import as_now
 from holdfast.state import copies
+from holdfast.state.former import as_now
 from holdfast.state.slice import SliceState
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Revived:
                         packed = pack.slice(table, number).combine_chunks()
                         self._job.from_store.take(pack.nbytes(table, number), lambda: None)
                         found = packed.to_batches() or [pa.RecordBatch.from_pylist([], packed.schema)]
-                        parts += [as_now(stage.plan, at, layout, part) for part in found]
+                        parts += [as_now(name, at, layout, part) for part in found]
                     state.load(parts, checkpoint)
                     sizes.append(sum(part.nbytes for part in parts))
                 self.put(name, number, state)

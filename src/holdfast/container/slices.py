@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from holdfast.errors import EpochGone, FunctionError
 from holdfast.log.records import Prepare
-from holdfast.operators.build import Operator
+from holdfast.operators.spec import Operator
 from holdfast.operators.stage import StagePlan
 from holdfast.state.rows import Rows
 from holdfast.state.slice import NEVER, EpochTime, SliceState

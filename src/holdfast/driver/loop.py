@@ -52,9 +52,7 @@ from holdfast.master import instructions as do
 from holdfast.master.feed import BatchOffered, FailBatch, Fed, FinishBatch, RefuseBatch
 from holdfast.master.machine import Master
 from holdfast.master.readies import PATIENCE_SECONDS
-from holdfast.operators.process import ProcessSpec
 from holdfast.plan.graph import Sink
-from holdfast.plan.growth import unbounded
 from holdfast.plan.quiet import quiet
 from holdfast.spark.checkpoint import SparkNotes
 from holdfast.spark.scan import Groups, group_by_owner
@@ -144,11 +142,11 @@ class Shell:
         performer.dropped, performer.bandwidth, performer.slices = dropped, bandwidth, jobs.slices
         performer.clock.take(time.clock, None)
         self._row_times = RowTimes(jobs.plan.time_columns)
-        performer.has_functions = any(isinstance(stage.operator, ProcessSpec) for stage in jobs.plan.stages)
+        performer.has_functions = any(stage.operator.calls_users for stage in jobs.plan.stages)
         self.tell(started)
         self._clock.start()
         for stage in jobs.plan.stages:
-            if reason := unbounded(stage.operator):
+            if reason := stage.operator.unbounded:
                 self.history.note("warning", f"'{stage.name}' {reason}")
         if any(stage.build().clocked for stage in jobs.plan.stages):
             self.due = 0  # a run before this one may have left something

@@ -24,9 +24,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast import faults
 from holdfast.container.job import HostedJob
@@ -38,15 +36,13 @@ from holdfast.invariants import some
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import Pack, PackWriter, SliceState, pack_name
 from holdfast.log.records import SPARK, Fence, GraphFile, JobFile, Manifest
-from holdfast.operators.build import Operator
-from holdfast.operators.process import ProcessSpec
 from holdfast.operators.stage import StagePlan
-from holdfast.plan.changes import Aggregating, Comparison, TableSource, compare, mapping, mends
-from holdfast.plan.former import as_now
+from holdfast.plan.changes import Comparison, TableSource, compare, mapping, mends
 from holdfast.plan.numbers import positions
 from holdfast.plan.stage_names import by_number, mistakable, renamed, times_renamed
 from holdfast.spark.rebase import rebase
 from holdfast.state import copies
+from holdfast.state.former import as_now
 
 if TYPE_CHECKING:
     from holdfast.plan.compile import JobPlan
@@ -55,7 +51,6 @@ LOG = logging.getLogger("holdfast")
 BYTES_AT_ONCE = 512 << 20
 """About how much state is in memory at a time."""
 _INFLATED = 4  # what packs and segments take in memory, against what they take in the store
-_VALUE_COLUMNS = 3  # of a process state that is a single value; one that is a container has two
 
 Copies = dict[tuple[str, int], pa.RecordBatch]
 """Full copies by table and slice."""
@@ -333,12 +328,10 @@ class _Packed:
 
     def __init__(self, ledger: Ledger, manifest: Manifest, plans: Sequence[StagePlan]) -> None:
         self._manifest = manifest
-        # Others have the layout that they always had, and a function may not even load any more.
         self._tables = {
-            table_name(plan.name, at): (plan, at, layout)
+            table_name(plan.name, at): (plan.name, at, layout)
             for plan in plans
-            if isinstance(plan.operator, Aggregating)
-            for at, layout in enumerate(plan.build().layouts)
+            for at, layout in enumerate(plan.operator.tables())
         }
         self._packs = {name: Pack.open(ledger.section, name) for name in manifest.packs}
         self.nbytes = _INFLATED * sum(ledger.section.size(name) for name in manifest.packs)
@@ -349,7 +342,7 @@ class _Packed:
             pack = self._packs[self._manifest.pack_of(number)]
             for table in tables:
                 copy = _one_batch(pack.slice(table, number))
-                found[table, number] = as_now(*self._tables[table], copy) if table in self._tables else copy
+                found[table, number] = as_now(*self._tables[table], copy)
         return found
 
 
@@ -411,10 +404,9 @@ class _Stage:
     """One stage of the new graph, and how its tables come from those of the stage it was."""
 
     def __init__(self, stored: StagePlan | None, asked: StagePlan, epoch: int) -> None:
-        operator: Operator = asked.build()
-        self._layouts = operator.layouts
+        operator = asked.build()
+        self._operator, self._layouts = asked.operator, operator.layouts
         self._names = [table_name(asked.name, at) for at in range(len(self._layouts))]
-        self._states = operator.states if isinstance(asked.operator, ProcessSpec) else None  # type: ignore[attr-defined]
         empty = operator.new_slice()
         empty.load([], epoch)
         self._empty = [empty.delta(0, epoch, table=at) for at in range(len(self._layouts))]
@@ -443,18 +435,7 @@ class _Stage:
                 yield name, found[source, number]
             else:
                 copy = copies.reshaped(found[source, number], at, self._layouts[at], self._mapping[at].columns)
-                yield name, self._without_empty(copy) if self._states is not None and at == 0 else copy
-
-    def _without_empty(self, copy: pa.RecordBatch) -> pa.RecordBatch:
-        """Keys of a function that have lost their last state are dead, unless they have timers."""
-        alive = np.asarray(copy.column("a1")) != 0
-        for state in self._states.states:  # type: ignore[union-attr]
-            if state.width == _VALUE_COLUMNS:
-                alive |= np.asarray(copy.column(f"a{state.first + 1}")) != 0
-            else:
-                alive |= np.asarray(pc.binary_length(copy.column(f"a{state.first}"))) != 0
-        place = copy.schema.get_field_index("a0")
-        return copy.set_column(place, copy.schema.field(place), pa.array(alive.astype(np.uint8)))
+                yield name, self._operator.reshaped(at, copy)
 
 
 def _one_batch(packed: pa.Table) -> pa.RecordBatch:

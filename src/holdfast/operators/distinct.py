@@ -13,16 +13,18 @@ Rows are put out in the order they came.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import PlanError
 from holdfast.invariants import Impossible
+from holdfast.operators.bounds import Bound, Columns, Reading
+from holdfast.operators.draft import Draft, Given, all_columns, refuse_updating
 from holdfast.operators.keyed import Fields, KeyedOperator, refuse_doubles, schema_of
-from holdfast.operators.spec import Column
+from holdfast.operators.spec import Column, Difference, Spec, unlike
 from holdfast.state import bloom
 from holdfast.state.columns import FLAG, INT, NO_BYTES, NO_SPANS, Arena, Array, ColumnSpec, Ints
 from holdfast.state.content import same
@@ -38,11 +40,14 @@ _BESIDE = (-1, 0, 1)
 
 
 @dataclass(frozen=True)
-class DistinctSpec:
+class DistinctSpec(Spec):
     """The first row of every key; ``time`` is the number of the value column with the event time, ``within``
     microseconds, ``bloom`` how many keys are expected over all ``slices`` (per ``within``, if that is said) and the
     error allowed.
     """
+
+    kind = "distinct"
+    free = frozenset({"values", "time"})
 
     keys: tuple[Column, ...]
     values: tuple[Column, ...]
@@ -50,6 +55,43 @@ class DistinctSpec:
     within: int | None
     bloom: tuple[int, float] | None = None
     slices: int = 128
+
+    @classmethod
+    def drafted(
+        cls, draft: Draft, *, time: Given | None, within: int | None, bloom: tuple[int, float] | None
+    ) -> DistinctSpec:
+        refuse_updating(draft, "distinct")
+        item = draft.inputs[0]
+        number = draft.take_time(time)
+        all_columns(item)
+        return cls(item.keys, tuple(item.values.plain), number, within, bloom)
+
+    def build(self) -> DistinctOperator:
+        return DistinctOperator(self)
+
+    @property
+    def unbounded(self) -> str | None:
+        if self.within is None and self.bloom is None:
+            return "remembers every key for ever: distinct(time=…, within='1 day'), or distinct(error=0.01, expected=…)"
+        return None
+
+    def bounds(self, name: str, inputs: Sequence[Reading], ports: Mapping[str, Sequence[str]]) -> Mapping[str, Columns]:
+        """A row comes out in the epoch in which it comes in."""
+        return {MAIN: {**inputs[0].columns, **dict.fromkeys(inputs[0].times, (Bound(name),))}}
+
+    def sized(self, slices: int) -> DistinctSpec:
+        """A Bloom filter is as large as a slice's share of the keys asks for."""
+        return self if self.bloom is None else replace(self, slices=slices)
+
+    def difference(self, asked: DistinctSpec) -> Difference:
+        found = super().difference(asked)
+        return replace(
+            found, refused=(*found.refused, *unlike("type of the event time", self._time_type, asked._time_type))
+        )
+
+    @property
+    def _time_type(self) -> str | None:
+        return None if self.time is None else self.values[self.time].type
 
 
 class DistinctOperator(KeyedOperator):
@@ -64,6 +106,7 @@ class DistinctOperator(KeyedOperator):
         refuse_doubles([name for name, _ in self.outputs[MAIN]])
         self._plan: bloom.Plan | None = None
         self.state: Fields
+        self.layouts: tuple[Layout, ...]
         if spec.bloom is not None:
             self._plan = _plan(spec)
             self.layouts = (Layout(2, False, (FLAG, _FILTER), alive=0),)

@@ -14,15 +14,17 @@ Equal rows with +1 and -1 in one epoch cancel out before they are looked at. Wha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import FunctionError, PlanError
+from holdfast.operators.bounds import Bound, Bounds, Columns, Reading, together
+from holdfast.operators.draft import Draft, Given, all_columns, refuse_unlike_keys
 from holdfast.operators.keyed import Fields, KeyedOperator, refuse_doubles, schema_of
-from holdfast.operators.spec import Column
+from holdfast.operators.spec import Column, Spec
 from holdfast.state import multimap
 from holdfast.state.columns import FLAG, Arena, Array, Ints
 from holdfast.state.content import content, nth, same, settled
@@ -37,13 +39,15 @@ _TIMES = ("timestamp", "timestamp_ntz")
 
 
 @dataclass(frozen=True)
-class JoinSpec:
+class JoinSpec(Spec):
     """Rows of two inputs with equal keys and, if bounded, left_time - before <= right_time <= left_time + after.
 
     ``left`` and ``right`` are the value columns of the inputs, ``left_out`` and ``right_out`` the numbers of those that
     are put out, ``left_time`` and ``right_time`` of those that hold the event time; ``before`` and ``after`` are
     microseconds, None for no bound. An ``updating`` input carries ``_d`` and may take rows back.
     """
+
+    kind = "join"
 
     keys: tuple[Column, ...]
     left: tuple[Column, ...]
@@ -57,6 +61,74 @@ class JoinSpec:
     after: int | None
     updating: tuple[bool, bool] = (False, False)
     ansi: bool = True
+
+    @classmethod
+    def drafted(
+        cls,
+        draft: Draft,
+        *,
+        how: str,
+        times: tuple[Given | None, Given | None],
+        before: int | None,
+        after: int | None,
+    ) -> JoinSpec:
+        left, right = draft.inputs
+        refuse_unlike_keys(left.keys, right.keys, f"the two sides of '{draft.name}'")
+        numbers = []
+        for port, item in enumerate(draft.inputs):
+            draft.take_time(times[port], port)
+            numbers.append(all_columns(item))
+        return cls(
+            keys=left.keys,
+            left=tuple(left.values.plain),
+            right=tuple(right.values.plain),
+            left_out=numbers[0],
+            right_out=numbers[1],
+            how=how,
+            left_time=left.time,
+            right_time=right.time,
+            before=before,
+            after=after,
+            updating=(left.updating, right.updating),
+            ansi=draft.ansi,
+        )
+
+    def build(self) -> JoinOperator:
+        return JoinOperator(self)
+
+    @property
+    def label(self) -> str:
+        return f"{self.how} join"
+
+    @property
+    def unbounded(self) -> str | None:
+        if None in (self.before, self.after):
+            return (
+                "joins without a time bound, so every row of both sides is kept for ever: "
+                "join(…, time=…, within='1 hour')"
+            )
+        return None
+
+    @property
+    def takes_back(self) -> bool:
+        return any(self.updating)
+
+    @property
+    def updates(self) -> bool:
+        return any(self.updating)
+
+    def bounds(self, name: str, inputs: Sequence[Reading], ports: Mapping[str, Sequence[str]]) -> Mapping[str, Columns]:
+        """One of a pair comes with its epoch, the other is as far from it as the bound lets it be."""
+        left, right = inputs
+        found: dict[str, Bounds] = {}
+        if self.before is not None and self.after is not None:
+            found |= dict.fromkeys(left.times, (Bound(name, self.after),))
+            found |= dict.fromkeys(right.times, (Bound(name, self.before),))
+        if self.how == "inner":
+            for one, other in zip(left.keys, right.keys, strict=True):
+                if one is not None and other is not None and one in left.columns and other in right.columns:
+                    found.setdefault(one, together(left.columns[one], right.columns[other]))
+        return {MAIN: found}
 
 
 class _Side:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -51,11 +52,11 @@ class KeyedOperator:
         self.payloads = [Payload([kind for _, kind in columns]) for columns in self.values]
         self._signed = signed
 
-    @property
+    @cached_property
     def output_schema(self) -> pa.Schema:
         return schema_of(self.outputs[MAIN])
 
-    @property
+    @cached_property
     def state_schema(self) -> pa.Schema:
         return schema_of(self.state)
 

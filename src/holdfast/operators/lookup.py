@@ -7,15 +7,17 @@ holds then is as determined as what the log holds, and a replay finds it again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import PlanError
+from holdfast.operators.bounds import Columns, Reading
+from holdfast.operators.draft import Draft, all_columns, refuse_unlike_keys, refuse_updating
 from holdfast.operators.keyed import KeyedOperator, refuse_doubles, typed
-from holdfast.operators.spec import Column
+from holdfast.operators.spec import Column, Spec
 from holdfast.state.columns import Arena, Array
 from holdfast.state.keys import KeyRows
 from holdfast.state.rows import Rows
@@ -24,14 +26,47 @@ from holdfast.state.table import Layout
 
 
 @dataclass(frozen=True)
-class LookupSpec:
+class LookupSpec(Spec):
     """``peer`` is the other stage, ``found`` the columns it holds beside the key; ``how`` is left or inner."""
+
+    kind = "lookup"
+    free = frozenset({"values", "peer", "found", "how"})  # it holds nothing
 
     keys: tuple[Column, ...]
     values: tuple[Column, ...]
     peer: str
     found: tuple[Column, ...]
     how: str = "left"
+
+    @classmethod
+    def drafted(cls, draft: Draft, peer: str, held: Spec, *, how: str) -> LookupSpec:
+        refuse_updating(draft, "a lookup")
+        item = draft.inputs[0]
+        if not held.holds_rows_by_key:
+            raise PlanError(
+                f"Stage '{peer}' cannot be looked into: it holds no single row for a key.",
+                safe="Nothing was started.",
+                todo="Look into a running aggregate (key_by(...).agg(...)); hf.last keeps the newest value of a key.",
+            )
+        refuse_unlike_keys(item.keys, held.keys, f"'{draft.name}' and of '{peer}'")
+        all_columns(item)
+        found = held.build().output_types()[len(held.keys) :]
+        columns = tuple(Column(name, kind) for name, kind in found)
+        return cls(item.keys, tuple(item.values.plain), peer, columns, how)
+
+    def build(self) -> LookupOperator:
+        return LookupOperator(self)
+
+    @property
+    def label(self) -> str:
+        return f"lookup in {self.peer}"
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        return (self.peer,)
+
+    def bounds(self, name: str, inputs: Sequence[Reading], ports: Mapping[str, Sequence[str]]) -> Mapping[str, Columns]:
+        return {MAIN: inputs[0].columns}
 
 
 class LookupOperator(KeyedOperator):

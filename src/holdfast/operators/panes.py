@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from holdfast.operators.accumulating import Accumulators, Arenas, fresh
+from holdfast.operators.aggregates.accumulator import ROWS, Accumulators, Arenas, fresh
 from holdfast.operators.grid import Grid
 from holdfast.operators.whole import COUNT, ONLY, earliest, living, refuse_negative
 from holdfast.state import fold
@@ -47,11 +47,11 @@ class SlidingPanes:
         self._exact_numbers, self._other_numbers = aggregates.chosen(True), aggregates.chosen(False)
         self._exact = aggregates.part(self._exact_numbers, 1)
         self._others = aggregates.part(self._other_numbers, 0)
-        panes = Layout(codec.words + 1, codec.tail, (INT, *aggregates.columns), alive=COUNT)
-        running = Layout(codec.words, codec.tail, (INT, *self._exact.columns), alive=COUNT)
+        panes = Layout(codec.words + 1, codec.tail, (INT.named(ROWS), *aggregates.columns), COUNT, "panes")
+        running = Layout(codec.words, codec.tail, (INT.named(ROWS), *self._exact.columns), COUNT, "running")
         self.layouts: tuple[Layout, ...] = (panes, running)
         if self._by_clock:
-            self.layouts += (Layout(1, False, (INT,)),)
+            self.layouts += (Layout(1, False, (INT.named("clock"),), name="closed"),)
 
     def due(self, tables: Sequence[Table]) -> int | None:
         """The end of the next window that has a row in it."""

@@ -10,22 +10,26 @@ the same. It gets no wall clock (``context.clock`` is the epoch's), should take 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import pickle
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark import cloudpickle
+import pyarrow.compute as pc
 
 from holdfast.errors import PlanError
 from holdfast.invariants import invariant, some
 from holdfast.operators import timers
+from holdfast.operators.bounds import Bound, Columns, Reading
 from holdfast.operators.calls import Calls, Function
+from holdfast.operators.draft import Draft, Given, all_columns, refuse_updating
 from holdfast.operators.keyed import KeyedOperator, refuse_doubles, typed
-from holdfast.operators.spec import Column
+from holdfast.operators.spec import Column, Difference, Spec, unlike
 from holdfast.state.columns import FLAG, INT, NO_INTS, Arena, Array, Ints
-from holdfast.state.keys import KeyRows
+from holdfast.state.keys import KeyCodec, KeyRows
 from holdfast.state.payload import decoded
 from holdfast.state.rows import Rows
 from holdfast.state.slice import MAIN, Work
@@ -38,23 +42,115 @@ ERRORS = "errors"
 """The output that calls which raised put their rows out on, where the stage has dead letters."""
 _ALIVE, _TIMERS, _STATES = 0, 1, 2
 _REFUSED = "nothing was started or written."
+# Classes that are pickled by value carry a random UUID, another one in every process.
+_PICKLED_UUID = re.compile(rb"(?<=\x8c )[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}")
 
 
 @dataclass(frozen=True)
-class ProcessSpec:
+class ProcessSpec(Spec):
     """A stage with a function of the user's own."""
+
+    kind = "process"
+    free = frozenset({"values", "time", "function", "states", "outputs", "rows", "errors", "drop_late"})
+    calls_users = True
 
     keys: tuple[Column, ...]
     values: tuple[Column, ...]
     time: int | None
     """The number of the value column that is the event time."""
     function: bytes
-    """``pyspark.cloudpickle`` of a class, an object or a function."""
+    """A class, an object or a function, pickled by value if it must be: whoever unpickles it needs no more than
+    ``pickle``, and the modules that the bytes name."""
     states: tuple[StateSpec, ...]
     outputs: tuple[tuple[str, tuple[Column, ...]], ...]
     rows: str = "dicts"
     errors: str = "fail"
     drop_late: bool = False
+
+    @classmethod
+    def drafted(
+        cls,
+        draft: Draft,
+        function: bytes,
+        states: tuple[StateSpec, ...],
+        produced: Mapping[str, tuple[Column, ...]],
+        *,
+        time: Given | None,
+        rows: str,
+        errors: str,
+        drop_late: bool,
+    ) -> ProcessSpec:
+        refuse_updating(draft, "process")
+        item = draft.inputs[0]
+        number = draft.take_time(time)
+        all_columns(item)
+        draft.ports.extend(port for port in produced if port)
+        draft.ports.extend([ERRORS] if errors == "dead_letter" else [])
+        return cls(
+            keys=item.keys,
+            values=tuple(item.values.plain),
+            time=number,
+            function=function,
+            states=states,
+            outputs=tuple(produced.items()),
+            rows=rows,
+            errors=errors,
+            drop_late=drop_late,
+        )
+
+    def build(self) -> ProcessOperator:
+        return ProcessOperator(self)
+
+    def tables(self) -> tuple[Layout, ...]:
+        """Without the function, which may not even load any more when a graph changes."""
+        codec = KeyCodec([kind for _, kind in typed(self.keys, "key")])
+        columns = (FLAG.named("(alive)"), INT.named("(timers)"), *TypedStates(self.states, _STATES).columns)
+        return Layout(codec.words, codec.tail, columns, _ALIVE, "keys"), timers.layout(codec)
+
+    def bounds(self, name: str, inputs: Sequence[Reading], ports: Mapping[str, Sequence[str]]) -> Mapping[str, Columns]:
+        """What the function makes of time only its author knows."""
+        return {port: dict.fromkeys(columns, (Bound(name),)) for port, columns in ports.items()}
+
+    # -- between two runs
+
+    def essence(self) -> ProcessSpec:
+        return replace(self, function=_PICKLED_UUID.sub(b"", self.function))
+
+    def mendable(self, *, above: bool, null: bool) -> ProcessSpec:
+        """Function and states; not outputs, because the sinks of an epoch are fixed with its first level."""
+        return replace(self, function=b"", states=()) if above else self.essence()
+
+    def difference(self, asked: ProcessSpec) -> Difference:
+        found = super().difference(asked)
+        told: list[str] = []
+        refused = list(found.refused)
+        before, now = ({state.name: state for state in spec.states} for spec in (self, asked))
+        for name, state in now.items():
+            if name not in before:
+                told.append(f"state '{name}' is new: it starts empty for the keys there are")
+                continue
+            refused += unlike(f"state '{name}'", _shown_state(before[name]), _shown_state(state))
+            if before[name].ttl and state.ttl:
+                refused += unlike(f"the ttl of state '{name}' counts by", before[name].by, state.by)
+            if before[name].ttl != state.ttl:
+                told.append(f"state '{name}' has another ttl")
+        told += [f"state '{name}' is gone: it is dropped" for name in before if name not in now]
+        if not same_function(self.function, asked.function):
+            told.append("its function is another: it is called from the next epoch on")
+        return Difference(tuple(told), tuple(refused))
+
+    def reshaped(self, table: int, copy: pa.RecordBatch) -> pa.RecordBatch:
+        """Keys of a function that have lost their last state are dead, unless they have timers."""
+        if table != 0:
+            return copy
+        alive = np.asarray(copy.column(f"a{_TIMERS}")) != 0
+        for state in TypedStates(self.states, _STATES).states:
+            if state.spec.kind == "value":
+                alive |= np.asarray(copy.column(f"a{state.first + 1}")) != 0
+            else:
+                alive |= np.asarray(pc.binary_length(copy.column(f"a{state.first}"))) != 0
+        place = copy.schema.get_field_index(f"a{_ALIVE}")
+        return copy.set_column(place, copy.schema.field(place), pa.array(alive.astype(np.uint8)))
 
 
 class ProcessOperator(KeyedOperator):
@@ -65,8 +161,7 @@ class ProcessOperator(KeyedOperator):
         _refuse_unknown(spec)
         self.spec = spec
         self.states = TypedStates(spec.states, _STATES)
-        own = Layout(self.codec.words, self.codec.tail, (FLAG, INT, *self.states.columns), alive=_ALIVE)
-        self.layouts: tuple[Layout, ...] = (own, timers.layout(self.codec))
+        self.layouts = spec.tables()
         self.state = (*self.keys, *self.states.fields)
         refuse_doubles([name for name, _ in self.state])
         self.outputs = {port: typed(columns, "output column") for port, columns in spec.outputs}
@@ -74,7 +169,7 @@ class ProcessOperator(KeyedOperator):
             refuse_doubles([name for name, _ in fields])
         if spec.errors == "dead_letter":
             self.outputs[ERRORS] = (*self.keys, ("error", STRING), ("row", STRING))
-        self.function = Function(cloudpickle.loads(spec.function))
+        self.function = Function(pickle.loads(spec.function))
         self.clocked = self.function.timer is not None
         self._kinds = {state.by for state in self.states.states if state.ttl}
         if spec.time is None and "event" in self._kinds:
@@ -197,6 +292,18 @@ def _row_maker(names: Sequence[str]) -> Callable[[list[list[Any]], int], list[di
     source = f"lambda columns, count: [{{{entries}}} for {', '.join(places)}, in zip(*columns)]"
     made: Callable[[list[list[Any]], int], list[dict[str, Any]]] = eval(source, {"zip": zip})
     return made
+
+
+def same_function(one: bytes, other: bytes) -> bool:
+    """Whether two pickled functions are the same, as far as their bytes tell."""
+    return _PICKLED_UUID.sub(b"", one) == _PICKLED_UUID.sub(b"", other)
+
+
+def _shown_state(state: StateSpec) -> str:
+    said = [state.type] if not state.key_type else [state.key_type, state.type]
+    said += [f"limit {state.limit}"] if state.limit else []
+    said += [f"default {state.default!r}"] if state.default is not None else []
+    return f"{state.kind}({', '.join(one for one in said if one)})"
 
 
 def _refuse_unknown(spec: ProcessSpec) -> None:

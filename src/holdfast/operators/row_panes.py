@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from holdfast.operators.accumulating import Accumulators, Arenas, copy_rows, fresh
+from holdfast.operators.aggregates.accumulator import ROWS, Accumulators, Arenas, copy_rows, fresh
 from holdfast.operators.grid import Grid
 from holdfast.operators.whole import COUNT
 from holdfast.state import combine, fold
@@ -40,8 +40,9 @@ class RowPanes:
         codec = operator.codec
         self._operator, self._grid, self._aggregates = operator, grid, aggregates
         self._length, self._step = grid.size // grid.pane, grid.every // grid.pane
-        panes = Layout(codec.words + 1, codec.tail, (INT, *aggregates.columns), alive=COUNT)
-        self.layouts: tuple[Layout, ...] = (panes, Layout(codec.words, codec.tail, (INT,)))
+        panes = Layout(codec.words + 1, codec.tail, (INT.named(ROWS), *aggregates.columns), COUNT, "panes")
+        counters = Layout(codec.words, codec.tail, (INT.named(ROWS),), name="counters")
+        self.layouts: tuple[Layout, ...] = (panes, counters)
 
     def due(self, tables: Sequence[Table]) -> int | None:
         return None

@@ -8,23 +8,27 @@ accumulators are combined in the order in which they began, and the epoch's rows
 A row is late if a session of it alone would have closed before the epoch, as in Spark, unless an open session of its
 key began by then: what falls into a session that is there, however long it is, belongs to it. So whether a row is late
 depends on nothing else that comes in its epoch, and no session begins before all that are open, or more than a gap
-before the watermark: whoever takes the start of sessions as time can rely on that (``plan.bounds``).
+before the watermark: whoever takes the start of sessions as time can rely on that (``bounds``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import PlanError
 from holdfast.invariants import invariant
-from holdfast.operators.accumulating import Arenas, Inputs, accumulators, copy_rows, fresh
+from holdfast.operators.aggregates.accumulator import ROWS, Arenas, Inputs, copy_rows, fresh
+from holdfast.operators.aggregates.spec import AggregatingSpec, Wanted, aggregates_of
+from holdfast.operators.bounds import END, START, Bound, Columns, Reading
+from holdfast.operators.draft import Draft, Given, refuse_updating
 from holdfast.operators.keyed import Fields, KeyedOperator, refuse_doubles
 from holdfast.operators.spec import AggregateSpec, Column
-from holdfast.operators.timed import LATE, TimedInput
+from holdfast.operators.timed import LATE, TimedInput, late_columns
 from holdfast.operators.window import TIMESTAMP
 from holdfast.state import arrow, combine, fold
 from holdfast.state.columns import INT, NO_BYTES, Arena, Array, Ints
@@ -35,12 +39,17 @@ from holdfast.state.table import Layout, Table
 
 SESSIONS, OWNERS = 0, 1
 COUNT, FIRST, LAST = 0, 1, 2  # columns of a session: its rows, and the times of its first and last one
+_OWN = (INT.named(ROWS), INT.named("(first)"), INT.named("(last)"))
 OPEN, LOWEST = 0, 1  # columns of a key: its open sessions, and the number of the first of them
 
 
 @dataclass(frozen=True)
-class SessionSpec:
+class SessionSpec(AggregatingSpec):
     """Sessions over a keyed stream; aggregates read value columns ``v0`` …, ``gap`` is in microseconds."""
+
+    kind = "session"
+    free = frozenset({"aggregates", "values", "time", "late", "overflow"})
+    label = "session window"
 
     keys: tuple[Column, ...]
     aggregates: tuple[AggregateSpec, ...]
@@ -52,6 +61,49 @@ class SessionSpec:
     late: tuple[int, ...] = ()
     ansi: bool = True
     overflow: str = ""
+
+    @classmethod
+    def drafted(
+        cls,
+        draft: Draft,
+        wanted: Mapping[str, Wanted],
+        *,
+        gap: int,
+        unit: Literal["event", "clock"],
+        time: Given | None,
+        mode: str,
+        keep_late: bool,
+    ) -> SessionSpec:
+        refuse_updating(draft, "a session window")
+        aggregates = aggregates_of(draft, wanted)
+        number = draft.take_time(time)
+        return cls(
+            keys=draft.inputs[0].keys,
+            aggregates=aggregates,
+            gap=gap,
+            unit=unit,
+            time=None if number is None else f"v{number}",
+            mode=mode,
+            late=late_columns(draft, keep_late),
+            ansi=draft.ansi,
+            values=tuple(draft.inputs[0].values.plain),
+        )
+
+    def build(self) -> SessionOperator:
+        return SessionOperator(self)
+
+    @property
+    def updates(self) -> bool:
+        return self.mode == "update"
+
+    @property
+    def timed(self) -> bool:
+        return self.unit == "event"
+
+    def bounds(self, name: str, inputs: Sequence[Reading], ports: Mapping[str, Sequence[str]]) -> Mapping[str, Columns]:
+        own = (Bound(name),)
+        start = Bound(name, self.gap, open=True)
+        return {MAIN: {START: (start,), END: own}, LATE: dict.fromkeys(inputs[0].times, own)}
 
 
 @dataclass(frozen=True)
@@ -96,9 +148,7 @@ class SessionOperator(KeyedOperator):
         # A row exactly a gap later still belongs to it: so it is over when the watermark has passed its end.
         self._reach = spec.gap + 1
         inputs = Inputs()
-        self._aggregates = accumulators(
-            spec.aggregates, inputs, LAST + 1, updating=False, ansi=spec.ansi, overflow=spec.overflow
-        )
+        self._aggregates = spec.accumulators(inputs, LAST + 1)
         self._input = TimedInput(inputs, spec.values, spec.time if spec.unit == "event" else None, spec.late)
         self.state: Fields = (
             *(*self.keys, ("window_start", TIMESTAMP), ("window_end", TIMESTAMP)),
@@ -111,8 +161,8 @@ class SessionOperator(KeyedOperator):
             refuse_doubles([name for name, _ in fields])
         words, tail = self.codec.words, self.codec.tail
         self.layouts: tuple[Layout, ...] = (
-            Layout(words + 1, tail, (INT, INT, INT, *self._aggregates.columns), alive=COUNT),
-            Layout(words, tail, (INT, INT), alive=OPEN),
+            Layout(words + 1, tail, (*_OWN, *self._aggregates.columns), COUNT, "sessions"),
+            Layout(words, tail, (INT.named("open"), INT.named("lowest")), OPEN, "owners"),
         )
 
     def decode(self, batch: pa.RecordBatch, *, port: int = 0, partial: bool = False) -> Rows:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.operators.build import Operator, Spec, build, kind_of, spec_of
 from holdfast.operators.data import from_plain, to_plain
-from holdfast.operators.lookup import LookupSpec
+from holdfast.operators.kinds import KINDS
+from holdfast.operators.spec import Operator, Spec
 
 
 @dataclass(frozen=True)
@@ -56,17 +56,17 @@ class StagePlan:
     @property
     def peers(self) -> tuple[str, ...]:
         """Stages whose slice it looks into while it applies."""
-        return (self.operator.peer,) if isinstance(self.operator, LookupSpec) else ()
+        return self.operator.peers
 
     def build(self) -> Operator:
-        return build(self.operator)
+        return self.operator.build()
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "level": self.level,
             "inputs": to_plain(self.inputs),
-            "kind": kind_of(self.operator),
+            "kind": self.operator.kind,
             "operator": to_plain(self.operator),
             "time": to_plain(self.time),
         }
@@ -77,6 +77,6 @@ class StagePlan:
             name=data["name"],
             level=data["level"],
             inputs=tuple(from_plain(InputPlan, one) for one in data["inputs"]),
-            operator=from_plain(spec_of(data["kind"]), data["operator"]),
+            operator=from_plain(KINDS[data["kind"]], data["operator"]),
             time=from_plain(TimePlan, data["time"]),
         )

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import PlanError
-from holdfast.operators.accumulating import Inputs
+from holdfast.operators.aggregates.accumulator import Inputs
+from holdfast.operators.draft import Draft, all_columns
 from holdfast.operators.keyed import Fields, KeyedOperator, schema_of, typed
 from holdfast.operators.spec import Column
 from holdfast.state import arrow
@@ -85,3 +86,11 @@ class TimedInput:
             work.emit(found, rows.sign[gone] if len(rows.sign) else None, LATE)
         stay = np.flatnonzero(~late)
         return (rows.take(stay) if len(stay) else None), times[stay]
+
+
+def late_columns(draft: Draft, keep: bool) -> tuple[int, ...]:
+    """The value columns of rows that came too late, where somebody wants them: then they are an output."""
+    if not keep:
+        return ()
+    draft.ports.append(LATE)
+    return all_columns(draft.inputs[0], "late row")

@@ -56,7 +56,8 @@ NONE_DUE = Due(NO_INTS, NO_INTS, NO_INTS, NO_INTS, [])
 
 
 def layout(codec: KeyCodec) -> Layout:
-    return Layout(codec.words + _WORDS, codec.tail, (FLAG, SPANS), alive=_ALIVE)
+    columns = (FLAG.named("(alive)"), SPANS.named("(name)"))
+    return Layout(codec.words + _WORDS, codec.tail, columns, _ALIVE, "timers")
 
 
 def next_clock(table: Table) -> int | None:

@@ -16,15 +16,17 @@ order in which the epoch's rows name them, rows by rank.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import FunctionError, PlanError
+from holdfast.operators.bounds import Columns, Reading
+from holdfast.operators.draft import Draft, DraftInput, Given, all_columns
 from holdfast.operators.keyed import Fields, KeyedOperator, refuse_doubles, schema_of
-from holdfast.operators.spec import Column
+from holdfast.operators.spec import Column, Spec
 from holdfast.state.columns import INT, Arena, Array, ColumnSpec, Ints
 from holdfast.state.content import content, keys_of, nth, same, settled, tailed, values_of, words
 from holdfast.state.keys import KeyRows
@@ -41,12 +43,15 @@ _FIRST = 2  # of the columns with values; before them the group's size (1 below 
 
 
 @dataclass(frozen=True)
-class TopKSpec:
+class TopKSpec(Spec):
     """The first ``k`` rows of each group by ``order``: (number of the value column, descending), the first above all.
 
     With ``final_input`` all rows of a group come in one epoch and never again, and nothing is kept. ``hidden_keys``:
     the key is not put out (a global ``top_k`` has a constant one).
     """
+
+    kind = "top_k"
+    free = frozenset({"rank", "hidden_keys"})
 
     keys: tuple[Column, ...]
     values: tuple[Column, ...]
@@ -57,6 +62,65 @@ class TopKSpec:
     updating_input: bool = False
     final_input: bool = False
     hidden_keys: bool = False
+
+    @classmethod
+    def drafted(
+        cls,
+        draft: Draft,
+        *,
+        k: int,
+        by: Sequence[tuple[Given, bool]],
+        ties: str,
+        rank: str,
+        final: bool,
+        hidden_keys: bool,
+    ) -> TopKSpec:
+        item = draft.inputs[0]
+        order = order_of(item, by, keys=hidden_keys)
+        return cls(
+            keys=item.keys,
+            values=tuple(item.values.plain),
+            order=order,
+            k=k,
+            ties=ties,
+            rank=rank,
+            updating_input=draft.updating,
+            final_input=final,
+            hidden_keys=hidden_keys,
+        )
+
+    def build(self) -> TopKOperator:
+        return TopKOperator(self)
+
+    @property
+    def label(self) -> str:
+        return f"top {self.k}"
+
+    @property
+    def takes_back(self) -> bool:
+        return self.updating_input
+
+    @property
+    def updates(self) -> bool:
+        return not self.final_input
+
+    @property
+    def complete(self) -> bool:
+        return not self.final_input
+
+    @property
+    def windowed(self) -> bool:
+        return self.final_input
+
+    def bounds(self, name: str, inputs: Sequence[Reading], ports: Mapping[str, Sequence[str]]) -> Mapping[str, Columns]:
+        return {MAIN: inputs[0].columns if self.final_input else inputs[0].bounded_keys}
+
+
+def order_of(item: DraftInput, by: Sequence[tuple[Given, bool]], *, keys: bool = False) -> tuple[tuple[int, bool], ...]:
+    """The columns to order by; all others come along."""
+    order = tuple((item.values.add(value, "order"), descending) for value, descending in by)
+    all_columns(item, keys=keys)
+    return order
 
 
 @dataclass(frozen=True)

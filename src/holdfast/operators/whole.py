@@ -11,13 +11,14 @@ takes its place, and a third the clock and epoch of the last show.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import FunctionError
-from holdfast.operators.accumulating import Accumulators, Arenas, copy_rows
+from holdfast.operators.aggregates.accumulator import ROWS, Accumulators, Arenas, copy_rows
 from holdfast.operators.grid import Grid
 from holdfast.state import combine, fold
 from holdfast.state.columns import INT, NO_BYTES, NO_INTS, NO_SPANS, Array, Ints
@@ -46,13 +47,14 @@ class WholeWindows:
             self._early = 0
         self._by_rows, self._by_clock = spec.unit == "rows", spec.unit == "clock"
         self.clocked = self._by_clock or self._early > 0
-        layout = Layout(codec.words + 1, codec.tail, (INT, *aggregates.columns), alive=COUNT)
+        layout = Layout(codec.words + 1, codec.tail, (INT.named(ROWS), *aggregates.columns), COUNT, "windows")
         layouts = [layout]
         if self._by_rows:
-            layouts.append(Layout(codec.words, codec.tail, (INT,)))
+            layouts.append(Layout(codec.words, codec.tail, (INT.named(ROWS),), name="counters"))
         self._shown, self._said = len(layouts), len(layouts) + 1
         if self._early:
-            layouts += [layout, Layout(1, False, (INT, INT))]
+            said = Layout(1, False, (INT.named("clock"), INT.named("epoch")), name="said")
+            layouts += [replace(layout, name="shown"), said]
         self.layouts = tuple(layouts)
 
     def due(self, tables: Sequence[Table]) -> int | None:

@@ -10,22 +10,25 @@ A row whose windows have all closed before comes too late; one that some have mi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import PlanError
 from holdfast.invariants import invariant
-from holdfast.operators.accumulating import Arenas, Inputs, accumulators
+from holdfast.operators.aggregates.accumulator import Accumulators, Arenas, Inputs
+from holdfast.operators.aggregates.spec import AggregatingSpec, Wanted, aggregates_of
+from holdfast.operators.bounds import END, START, Bound, Columns, Reading
+from holdfast.operators.draft import Draft, Given
 from holdfast.operators.grid import Grid
 from holdfast.operators.keyed import Fields, KeyedOperator, refuse_doubles
 from holdfast.operators.panes import SlidingPanes
 from holdfast.operators.row_panes import RowPanes
-from holdfast.operators.spec import AggregateSpec, Column
-from holdfast.operators.timed import LATE, TimedInput
+from holdfast.operators.spec import AggregateSpec, Column, Difference, unlike
+from holdfast.operators.timed import LATE, TimedInput, late_columns
 from holdfast.operators.whole import WholeWindows
 from holdfast.state import arrow
 from holdfast.state.columns import NO_BYTES, Array
@@ -40,8 +43,11 @@ TIMESTAMP = required("timestamp", "a window's start")
 
 
 @dataclass(frozen=True)
-class WindowSpec:
+class WindowSpec(AggregatingSpec):
     """Windows over a keyed stream; aggregates read value columns ``v0`` …, ``size`` is in microseconds or in rows."""
+
+    kind = "window"
+    free = frozenset({"aggregates", "values", "time", "late", "early", "overflow"})
 
     keys: tuple[Column, ...]
     aggregates: tuple[AggregateSpec, ...]
@@ -57,6 +63,82 @@ class WindowSpec:
     updating_input: bool = False
     ansi: bool = True
     overflow: str = ""
+
+    @classmethod
+    def drafted(
+        cls,
+        draft: Draft,
+        wanted: Mapping[str, Wanted],
+        *,
+        size: int,
+        every: int,
+        unit: Literal["event", "clock", "rows"],
+        offset: int,
+        time: Given | None,
+        mode: str,
+        early: int,
+        keep_late: bool,
+    ) -> Self:
+        aggregates = aggregates_of(draft, wanted)
+        number = draft.take_time(time)
+        return cls(
+            keys=draft.inputs[0].keys,
+            aggregates=aggregates,
+            size=size,
+            every=every,
+            unit=unit,
+            time=None if number is None else f"v{number}",
+            offset=offset,
+            mode=mode,
+            early=early,
+            late=late_columns(draft, keep_late),
+            updating_input=draft.updating,
+            ansi=draft.ansi,
+            values=tuple(draft.inputs[0].values.plain),
+        )
+
+    def build(self) -> WindowOperator:
+        return WindowOperator(self)
+
+    @property
+    def grid(self) -> Grid:
+        """By rows a window ends after every so many of them; the first ones began before there was a row."""
+        return Grid(self.size, self.every, -self.size if self.unit == "rows" else self.offset)
+
+    def windows(self, operator: WindowOperator, aggregates: Accumulators) -> Windows:
+        """How they are kept: whole, where a window is one pane or is shown before it closes."""
+        whole = self.every == self.size or self.mode == "update" or self.early > 0
+        kept = WholeWindows if whole else RowPanes if self.unit == "rows" else SlidingPanes
+        return kept(operator, self.grid, aggregates)
+
+    @property
+    def label(self) -> str:
+        return "rows window" if self.unit == "rows" else "time window"
+
+    @property
+    def takes_back(self) -> bool:
+        return self.updating_input
+
+    @property
+    def updates(self) -> bool:
+        return self.mode == "update" or self.early > 0
+
+    @property
+    def windowed(self) -> bool:
+        return self.unit != "rows" and not self.updates
+
+    @property
+    def timed(self) -> bool:
+        return self.unit == "event"
+
+    def bounds(self, name: str, inputs: Sequence[Reading], ports: Mapping[str, Sequence[str]]) -> Mapping[str, Columns]:
+        own = (Bound(name),)
+        return {MAIN: {START: (Bound(name, self.size),), END: own}, LATE: dict.fromkeys(inputs[0].times, own)}
+
+    def difference(self, asked: Self) -> Difference:
+        found = super().difference(asked)
+        refused = unlike("early results", bool(self.early), bool(asked.early))
+        return replace(found, refused=(*found.refused, *refused)) if refused else found
 
 
 class Windows(Protocol):
@@ -84,9 +166,7 @@ class WindowOperator(KeyedOperator):
         self.spec = spec
         inputs = Inputs()
         # Ahead of all aggregates a column counts the rows of a window or pane.
-        aggregates = accumulators(
-            spec.aggregates, inputs, 1, updating=spec.updating_input, ansi=spec.ansi, overflow=spec.overflow
-        )
+        aggregates = spec.accumulators(inputs, 1)
         self._input = TimedInput(inputs, spec.values, spec.time if spec.unit == "event" else None, spec.late)
         edge = BIGINT if spec.unit == "rows" else TIMESTAMP
         self.state: Fields = (*self.keys, ("window_start", edge), ("window_end", edge), *aggregates.fields)
@@ -96,11 +176,8 @@ class WindowOperator(KeyedOperator):
         for fields in self.outputs.values():
             refuse_doubles([name for name, _ in fields])
         self._rows = spec.unit == "rows"
-        # By rows a window ends after every so many of them; the first ones began before there was a row.
-        self._grid = Grid(spec.size, spec.every, -spec.size if self._rows else spec.offset)
-        whole = spec.every == spec.size or spec.mode == "update" or spec.early > 0
-        kept = WholeWindows if whole else RowPanes if self._rows else SlidingPanes
-        self._windows: Windows = kept(self, self._grid, aggregates)
+        self._grid = spec.grid
+        self._windows = spec.windows(self, aggregates)
         self.layouts, self.clocked = self._windows.layouts, self._windows.clocked
 
     def decode(self, batch: pa.RecordBatch, *, port: int = 0, partial: bool = False) -> Rows:

@@ -9,16 +9,20 @@ The order of what is put out: by the end of the window, then in slot order.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from holdfast.invariants import some
+from holdfast.operators.bounds import END, START, Bound, Columns, Reading
+from holdfast.operators.draft import Draft, Given, refuse_updating
 from holdfast.operators.grid import Grid
 from holdfast.operators.keyed import Fields, refuse_doubles, schema_of
-from holdfast.operators.spec import Column
+from holdfast.operators.spec import Column, Spec
 from holdfast.operators.timed import MANY
-from holdfast.operators.top_k import TopKOperator, TopKSpec
+from holdfast.operators.top_k import TopKOperator, TopKSpec, order_of
 from holdfast.operators.window import TIMESTAMP
 from holdfast.state import arrow
 from holdfast.state.columns import NO_BYTES, NO_INTS, Ints
@@ -29,11 +33,15 @@ from holdfast.state.table import Layout, Table
 
 
 @dataclass(frozen=True)
-class WindowTopKSpec:
+class WindowTopKSpec(Spec):
     """The first ``k`` rows of each group and window by ``order``: (number of the value column, descending).
 
     ``time`` is the number of the value column with the event time; ``size`` and ``offset`` are microseconds.
     """
+
+    kind = "window_top_k"
+    free = frozenset({"rank"})
+    windowed = True
 
     keys: tuple[Column, ...]
     values: tuple[Column, ...]
@@ -44,6 +52,36 @@ class WindowTopKSpec:
     offset: int = 0
     ties: str = "cut"
     rank: str = "rank"
+
+    @classmethod
+    def drafted(
+        cls,
+        draft: Draft,
+        *,
+        k: int,
+        by: Sequence[tuple[Given, bool]],
+        ties: str,
+        rank: str,
+        size: int,
+        offset: int,
+        time: Given,
+    ) -> WindowTopKSpec:
+        refuse_updating(draft, "a top_k of windows")
+        item = draft.inputs[0]
+        number = some(draft.take_time(time), "these windows are in event time")
+        order = order_of(item, by)
+        return cls(item.keys, tuple(item.values.plain), order, k, number, size, offset, ties, rank)
+
+    def build(self) -> WindowTopKOperator:
+        return WindowTopKOperator(self)
+
+    @property
+    def label(self) -> str:
+        return f"top {self.k} of windows"
+
+    def bounds(self, name: str, inputs: Sequence[Reading], ports: Mapping[str, Sequence[str]]) -> Mapping[str, Columns]:
+        inside = dict.fromkeys((START, *inputs[0].times), (Bound(name, self.size),))
+        return {MAIN: {**inside, END: (Bound(name),)}}
 
 
 class WindowTopKOperator(TopKOperator):

@@ -20,16 +20,11 @@ from pyspark.sql.types import StructType
 
 from holdfast.errors import PlanError
 from holdfast.invariants import Impossible
-from holdfast.operators.build import Spec, kind_of
-from holdfast.operators.data import to_plain
-from holdfast.operators.distinct import DistinctSpec
-from holdfast.operators.session import SessionSpec
+from holdfast.operators.bounds import Columns
 from holdfast.operators.spec import Column as PlainColumn
-from holdfast.operators.spec import StageSpec
+from holdfast.operators.spec import Spec
 from holdfast.operators.stage import InputPlan, StagePlan
-from holdfast.operators.window import WindowSpec
 from holdfast.plan import epochs
-from holdfast.plan.bounds import Columns
 from holdfast.plan.ddl import struct_of
 from holdfast.plan.event_times import filtered, watched
 from holdfast.plan.frames import Expression, Found, Frame, Given, S
@@ -175,12 +170,15 @@ class Plan:
         return next(stage for stage in self.planned if stage.plan.name == name)
 
     def sized(self, slices: int) -> Self:
-        """The same plan for so many slices: a Bloom filter is as large as a slice's share of the keys asks for."""
-        return replace(self, planned=tuple(_sized(stage, slices) for stage in self.planned))
+        """The same plan for so many slices."""
+        return self._with_operators(lambda spec: spec.sized(slices))
 
     def overflowing(self, how: str | None) -> Self:
         """The same plan with what a start says of results that are too large; None: Spark's ANSI mode does."""
-        return self if how is None else replace(self, planned=tuple(_overflowing(one, how) for one in self.planned))
+        return self if how is None else self._with_operators(lambda spec: spec.overflowing(how))
+
+    def _with_operators(self, change: Callable[[Spec], Spec]) -> Self:
+        return replace(self, planned=tuple(_with_operator(one, change(one.plan.operator)) for one in self.planned))
 
     def numbered(self, history: Sequence[Sequence[StagePlan]]) -> Self:
         """The same plan with its inputs numbered as in a store with that history of graphs."""
@@ -207,7 +205,8 @@ class Plan:
     def fingerprint(self) -> dict[str, Any]:
         """What a store must agree on with a job that opens it."""
         sources = [source.name for source in self.places]
-        return {"sources": sources, "stages": {plan.name: _described(plan) for plan in self.stages}}
+        stages = {plan.name: {"level": plan.level, **plan.operator.described()} for plan in self.stages}
+        return {"sources": sources, "stages": stages}
 
     @property
     def places(self) -> list[Source]:
@@ -287,22 +286,9 @@ def _together(branches: list[DataFrame]) -> tuple[DataFrame, Tagging | None]:
     return tagged_union(branches) if len(branches) > 1 else (branches[0], None)
 
 
-def _sized(stage: PlannedStage, slices: int) -> PlannedStage:
-    spec = stage.plan.operator
-    if not isinstance(spec, DistinctSpec) or spec.bloom is None:
-        return stage
-    return _with_operator(stage, replace(spec, slices=slices))
-
-
-def _overflowing(stage: PlannedStage, how: str) -> PlannedStage:
-    spec = stage.plan.operator
-    if not isinstance(spec, StageSpec | WindowSpec | SessionSpec):
-        return stage
-    said_already = how == "fail" and spec.ansi
-    return _with_operator(stage, replace(spec, overflow="" if said_already else how))
-
-
 def _with_operator(stage: PlannedStage, spec: Spec) -> PlannedStage:
+    if spec is stage.plan.operator:
+        return stage
     plan = replace(stage.plan, operator=spec)
     return replace(stage, plan=plan, inputs=tuple(replace(item, plan=plan) for item in stage.inputs))
 
@@ -311,19 +297,6 @@ def _placed(stage: PlannedStage, places: tuple[InputPlan, ...]) -> PlannedStage:
     plan = replace(stage.plan, inputs=places)
     inputs = (replace(item, plan=plan, place=place) for item, place in zip(stage.inputs, places, strict=True))
     return replace(stage, plan=plan, inputs=tuple(inputs))
-
-
-def _described(plan: StagePlan) -> dict[str, Any]:
-    spec = plan.operator
-    keys = [f"{key.name}: {key.type}" for key in spec.keys]
-    if isinstance(spec, StageSpec):
-        aggregates = [
-            f"{one.name}: {one.function}({one.input_type or '*'})" + "".join(f", {k}={v}" for k, v in one.options)
-            for one in spec.aggregates
-        ]
-        return {"level": plan.level, "keys": keys, "aggregates": aggregates, "ansi": spec.ansi}
-    said = {name: value for name, value in to_plain(spec).items() if name not in ("keys", "function", "overflow")}
-    return {"level": plan.level, "kind": kind_of(spec), "keys": keys, **said}
 
 
 class Values:

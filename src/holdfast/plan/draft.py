@@ -1,6 +1,6 @@
 """A stage on its way from what a user asked for to what runs: its inputs, its place, its watermark.
 
-What it does with its rows is a spec, which one of the functions in ``drafts`` makes.
+What it does with its rows is a spec, which its kind makes of the draft (``operators.draft``).
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.errors import PlanError
-from holdfast.operators.build import Spec
+from holdfast.operators.bounds import Bound, Bounds, Columns, Reading, together
 from holdfast.operators.spec import Column as PlainColumn
+from holdfast.operators.spec import Spec
 from holdfast.operators.stage import InputPlan, StagePlan, TimePlan
 from holdfast.operators.timed import LATE
-from holdfast.plan.bounds import TIMES, Bound, Bounds, Columns, Reading, bounds_of, is_timed, together, traced
+from holdfast.plan.bounds import TIMES, bounds_of, traced
 from holdfast.plan.compile import PlannedStage, StageInput, Values, key_columns
 from holdfast.plan.frames import DIFF, Expression, Frame, Given
 from holdfast.plan.graph import Node, Output, Source, Stage, StageRows, leaves, outputs, updating
@@ -36,6 +37,10 @@ class DraftInput:
     @property
     def columns(self) -> list[str]:
         return [name for name in self.frame.columns if name != DIFF]
+
+    @property
+    def updating(self) -> bool:
+        return updating(self.node)
 
     @property
     def key_names(self) -> list[str]:
@@ -81,6 +86,8 @@ class Draft:
     made_name: bool = False
     after: Stage | None = None
     """A stage that must have applied the epoch before this one does, though no row of it comes here."""
+    label: str = ""
+    """What people call it; "": as its kind does."""
 
     @staticmethod
     def of(name: str, rows: Sequence[tuple[Node, Frame, tuple[Given, ...]]], *, ansi: bool) -> Draft:
@@ -100,22 +107,22 @@ class Draft:
 
     @property
     def updating(self) -> bool:
-        return any(updating(item.node) for item in self.inputs)
+        return any(item.updating for item in self.inputs)
 
-    def take_time(self, on: Given | None, port: int = 0) -> int | None:
+    def take_time(self, given: Given | None, port: int = 0) -> int | None:
         """The event time column of an input, as one of its values."""
-        if on is None:
+        if given is None:
             return None
         item = self.inputs[port]
-        kind = item.values.kind(on, "event time")
+        kind = item.values.kind(given, "event time")
         if kind not in TIMES:
             raise PlanError(
                 f"The event time of stage '{self.name}' has type {kind}.",
                 safe="Nothing was started.",
                 todo="Use a timestamp column; cast it before with with_column.",
             )
-        item.time = item.values.add(on, "event time")
-        item.time_column = item.frame.plain(on)
+        item.time = item.values.add(given, "event time")
+        item.time_column = item.frame.plain(given)
         return item.time
 
     def finish(
@@ -143,7 +150,7 @@ class Draft:
             isinstance(leaf, Output) and known[leaf.stage].timed for item in self.inputs for leaf in leaves(item.node)
         )
         time = TimePlan()
-        if timed and is_timed(spec):
+        if timed and spec.timed:
             names, holds = tuple(one.stage for one in follows), tuple(one.hold for one in follows)
             opened = tuple(one.stage for one in follows if one.open)
             time = TimePlan(tuple(observed), names, self.lateness, holds, opened)

@@ -18,9 +18,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from holdfast.invariants import Impossible, some
+from holdfast.operators.aggregate import StageSpec
 from holdfast.operators.grid import Grid
 from holdfast.operators.session import SessionSpec
-from holdfast.operators.spec import StageSpec
 from holdfast.operators.timed import FROM, TO
 from holdfast.operators.top_k import TopKSpec
 from holdfast.operators.window import WindowSpec

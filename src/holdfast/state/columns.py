@@ -8,7 +8,7 @@ is left behind when the arena is copied to a new one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,11 +30,19 @@ SMALLEST = 64
 class ColumnSpec:
     """One column of accumulators: ``width`` 0 is a flat column, ``spans`` says that it points into an
     arena.
+
+    ``name`` tells it from the others of its table when a graph changes. One that was ``added`` is not in checkpoints of
+    the first format, where it would be 0.
     """
 
     dtype: str
     width: int = 0
     spans: bool = False
+    name: str = ""
+    added: bool = False
+
+    def named(self, name: str, *, added: bool = False) -> ColumnSpec:
+        return replace(self, name=name, added=added)
 
     def empty(self, rows: int) -> Array:
         return np.empty((rows, self.width) if self.width else rows, self.dtype)

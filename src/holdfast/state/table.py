@@ -22,12 +22,19 @@ from holdfast.state.keys import KeyRows
 class Layout:
     """Which columns a table has. ``alive`` is the column that counts a key's rows, where rows may be taken
     back.
+
+    A stage's tables are told apart by their ``name`` when its columns come or go; one without is known by its columns.
     """
 
     words: int
     tail: bool
     columns: tuple[ColumnSpec, ...]
     alive: int | None = None
+    name: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
 
 
 @dataclass(frozen=True)

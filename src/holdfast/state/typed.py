@@ -181,7 +181,11 @@ class TypedStates:
             first += made.width
         self.values = [state for state in self.states if isinstance(state, _Value)]
         self.containers = [state for state in self.states if isinstance(state, _Container)]
-        self.columns = tuple(column for state in self.states for column in state.columns)
+        self.columns = tuple(
+            column.named(f"{state.spec.name}.{number}")
+            for state in self.states
+            for number, column in enumerate(state.columns)
+        )
         self.fields = tuple((s.spec.name, s.kind if isinstance(s, _Value) else STRING) for s in self.states)
         self.watched = bool(self.containers) or any(state.ttl for state in self.values)
         self.key_class = _key_class(self.states)

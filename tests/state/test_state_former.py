@@ -8,12 +8,11 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import StoreError
-from holdfast.operators.aggregate import AggregateOperator
-from holdfast.operators.spec import AggregateSpec, Column, StageSpec
+from holdfast.operators.aggregate import AggregateOperator, StageSpec
+from holdfast.operators.spec import AggregateSpec, Column
 from holdfast.operators.stage import InputPlan, StagePlan
-from holdfast.plan.changes import accumulators_of
-from holdfast.plan.former import as_now
 from holdfast.state import copies
+from holdfast.state.former import as_now
 from holdfast.state.slice import SliceState
 
 
@@ -39,7 +38,7 @@ def _as_then(plan: StagePlan, copy: pa.RecordBatch) -> pa.RecordBatch:
     """The copy without the columns that there were not."""
     kept, at = [], int(plan.operator.updating_input)  # type: ignore[attr-defined]
     dropped = []
-    for one in accumulators_of(plan.operator).values():  # type: ignore[arg-type]
+    for one in plan.operator.members().values():  # type: ignore[attr-defined]
         dropped += [f"a{at + number}" for number in range(one.formerly, len(one.columns))]
         at += len(one.columns)
     kept = [name for name in copy.schema.names if name not in dropped]
@@ -67,9 +66,9 @@ def test_what_a_sum_had_then_is_read_as_it_is_now(updating: bool) -> None:
     now = state.delta(0, 1)
     then = _as_then(plan, now)
     assert then.num_columns < now.num_columns
-    assert as_now(plan, 0, operator.layouts[0], now) is now
+    assert as_now(plan.name, 0, operator.layouts[0], now) is now
     again = operator.new_slice()
-    again.load([as_now(plan, 0, operator.layouts[0], then)], 1)
+    again.load([as_now(plan.name, 0, operator.layouts[0], then)], 1)
     if updating:
         assert again.delta(0, 1).equals(now)
     assert (
@@ -84,4 +83,4 @@ def test_what_cannot_be_read_is_refused() -> None:
     operator, state = _applied(plan, ["double"])
     of_then = state.delta(0, 1).drop_columns(["a3", "a4", "a5"])
     with pytest.raises(StoreError, match="stage 'one' was written by another version"):
-        as_now(plan, 0, operator.layouts[0], of_then)
+        as_now(plan.name, 0, operator.layouts[0], of_then)

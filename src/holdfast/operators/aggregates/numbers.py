@@ -1,5 +1,4 @@
-"""One class per kind of aggregate: its columns in the state, how rows fold into them, how they become a
-result.
+"""Counts, sums, means and variances: their columns in the state, how rows fold into them, how they become a result.
 
 Nulls, overflow and result types are Spark's. An accumulator also says what a partial input carries for it, if
 Spark SQL can aggregate ahead of it, whether a row can be taken back from it, and how accumulators of one key go into
@@ -14,15 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.invariants import Impossible, invariant
-from holdfast.operators.accumulator import Accumulator, Input, Overflow
-from holdfast.operators.chosen import Distinct, Extreme, Pick
+from holdfast.operators.aggregates.accumulator import Accumulator, Overflow
 from holdfast.operators.spec import AggregateSpec
 from holdfast.state import arrow, combine, decimals, fold, moments
 from holdfast.state.columns import DECIMAL, FLOAT, INT, NO_BYTES, NO_INTS, Arena, Array, Bytes, Ints
 from holdfast.state.rows import Values
 from holdfast.state.types import BIGINT, DOUBLE, AtomicType, decimal
-
-__all__ = ["Accumulator", "Count", "Distinct", "Extreme", "Input", "Mean", "Moments", "Pick", "Sum"]
 
 _DECIMAL_HEADROOM = 10
 _MEAN_DIGITS = 4
@@ -240,6 +236,7 @@ class Mean(Accumulator):
 class Moments(Accumulator):
     """Sample variance and standard deviation of rows that stay; null below two values."""
 
+    sharpened = True
     output = DOUBLE
     columns = (FLOAT, FLOAT, FLOAT, FLOAT, FLOAT, FLOAT)
     partials = (DOUBLE, DOUBLE, DOUBLE)

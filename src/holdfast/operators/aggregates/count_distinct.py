@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.invariants import Impossible
-from holdfast.operators.accumulator import Accumulator, Input, Overflow
+from holdfast.operators.aggregates.accumulator import ROWS, Accumulator, Input, Overflow
 from holdfast.operators.spec import AggregateSpec
 from holdfast.state import arrow, fold
 from holdfast.state.columns import FLAG, INT, NO_BYTES, Arena, Array, Bytes, Ints
@@ -73,9 +73,13 @@ class ValuesSeen:
 
     kind: AtomicType
     counts: tuple[int, ...]
+    names: tuple[str, ...]
 
     def layout(self, codec: KeyCodec, *, taken_back: bool) -> Layout:
-        columns = (INT, *(INT for _ in self.counts)) if taken_back else tuple(FLAG for _ in self.counts)
+        """A table without a name: it is that of the counts which share it, and such come and go."""
+        columns = tuple((INT if taken_back else FLAG).named(name) for name in self.names)
+        if taken_back:
+            columns = (INT.named(ROWS), *columns)
         tail = codec.tail or tailed([self.kind])
         return Layout(codec.words + words([self.kind]), tail, columns, alive=0 if taken_back else None)
 
@@ -114,4 +118,7 @@ def values_seen(accumulators: Sequence[Accumulator]) -> list[ValuesSeen]:
     for number, one in enumerate(accumulators):
         if isinstance(one, CountDistinct):
             found.setdefault(one.inputs[0][0], (one.kind, []))[1].append(number)
-    return [ValuesSeen(kind, tuple(numbers)) for kind, numbers in found.values()]
+    return [
+        ValuesSeen(kind, tuple(numbers), tuple(accumulators[number].spec.name for number in numbers))
+        for kind, numbers in found.values()
+    ]

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.invariants import Impossible, invariant
-from holdfast.operators.accumulator import Accumulator, Overflow
+from holdfast.operators.aggregates.accumulator import Accumulator, Overflow
 from holdfast.operators.spec import AggregateSpec
 from holdfast.state import arrow, combine, fold, sketch
 from holdfast.state.columns import DECIMAL, FLAG, FLOAT, INT, NO_BYTES, NO_INTS, SPANS, Arena, Array, ColumnSpec, Ints

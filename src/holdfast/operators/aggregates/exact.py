@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.invariants import Impossible, invariant, some
-from holdfast.operators.accumulator import Accumulator, Overflow
+from holdfast.operators.aggregates.accumulator import Accumulator, Overflow
 from holdfast.operators.spec import AggregateSpec
 from holdfast.state import arrow, exact, fold
 from holdfast.state.columns import FLOAT, INT, NO_INTS, QUADS, SPANS, Arena, Array, ColumnSpec, Ints, packed, spans_of
@@ -27,6 +27,7 @@ class _Exact(Accumulator):
     """What an exact sum has: a sum in two doubles, how many values it is of, and the rest in bytes; perhaps squares."""
 
     invertible = True
+    sharpened = True
     output = DOUBLE
     squared = False
     columns: tuple[ColumnSpec, ...] = (FLOAT, INT, FLOAT, SPANS)
