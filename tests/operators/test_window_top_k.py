@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_window_oracle import SMALL
 
+from holdfast.operators.ahead import Cut
 from holdfast.operators.spec import Column
 from holdfast.operators.window_top_k import WindowTopKOperator, WindowTopKSpec
-from holdfast.spark.cutting import Cut, cut
+from holdfast.spark.cutting import cut
 from holdfast.state.slice import NEVER, EpochTime
 from holdfast.state.warm import warm
 

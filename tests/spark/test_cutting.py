@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.operators.ahead import Cut
 from holdfast.spark import cutting
-from holdfast.spark.cutting import Cut, cut
+from holdfast.spark.cutting import cut
 
 Row = tuple[int, int, int, int]  # hash, key, by, time
 

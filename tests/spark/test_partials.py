@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from holdfast.operators.session import SessionSpec
-from holdfast.spark.partials import Preaggregation, _stretch
+from holdfast.operators.spec import Column
+from holdfast.spark.partials import Preaggregation, stretched
 
 
 def test_it_begins_when_keys_repeat_and_ends_when_they_do_not() -> None:
@@ -48,9 +46,13 @@ def test_few_rows_and_people_who_decided_themselves_decide_nothing() -> None:
 def test_what_may_be_late_shares_no_group_with_what_is_in_time(spark: SparkSession) -> None:
     """Gap 10 µs, watermark 105: a row at 90 may be late, one at 97 is not, though their cell begins at 90."""
     gap, late = 10, 105
-    item: Any = SimpleNamespace(plan=SimpleNamespace(operator=SessionSpec((), (), (), gap, "event", "at")))
+    partials = SessionSpec((), (), (Column("at", "timestamp"),), gap, "event", "v0").partials()
+    assert partials is not None
+    assert partials.stretch is not None
     times = spark.range(60, 130).select("id", sf.timestamp_micros("id").alias("at"))
-    found = times.select("id", sf.unix_micros(_stretch(item, sf.col("at"), late, None)).alias("group")).collect()
+    found = times.select(
+        "id", sf.unix_micros(stretched(partials.stretch, sf.col("at"), late, None)).alias("group")
+    ).collect()
     groups: dict[int, list[int]] = {}
     for time, group in found:
         groups.setdefault(group, []).append(time)

@@ -14,8 +14,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from holdfast.operators.aggregate import AggregateOperator, StageSpec
+from holdfast.operators.ahead import PartialColumn
 from holdfast.operators.spec import AggregateSpec, Column
-from holdfast.spark.preaggregate import PartialColumnSpec, partial_aggregate
+from holdfast.spark.preaggregate import partial_aggregate
 
 pytestmark = pytest.mark.spark
 
@@ -45,8 +46,7 @@ def test_variances_are_at_least_as_near_as_sparks(spark: SparkSession, mean: flo
     rnd.shuffle(pairs)
     frame = spark.createDataFrame(pairs, "k0 bigint, v0 double").repartition(2).localCheckpoint()
     theirs = dict(frame.groupBy("k0").agg(sf.var_samp("v0")).collect())
-    ahead = partial_aggregate(frame, ["k0"], [PartialColumnSpec("var", "v0")])
-    assert ahead is not None
+    ahead = partial_aggregate(frame, ["k0"], [PartialColumn("var", "v0", ("double",) * 3)])
     from_rows, updating = (_results(frame.toArrow(), updating=how) for how in (False, True))
     from_partials = _results(ahead.drop("_n").toArrow(), partial=True)
     spark_off = _errors(theirs, values)

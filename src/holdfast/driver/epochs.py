@@ -24,12 +24,12 @@ from holdfast.errors import HoldfastError, from_wire
 from holdfast.invariants import some
 from holdfast.log.records import Fence
 from holdfast.log.store import Store
-from holdfast.operators.timed import TO
+from holdfast.operators.ahead import TO
 from holdfast.plan.compile import JobPlan, StageInput
 from holdfast.plan.graph import DIFF, Output, Sink
 from holdfast.spark.frames import frame_of
 from holdfast.spark.intake import TAG_SCHEMA, EventTime, Intake, Push
-from holdfast.spark.partials import Preaggregation, aggregable, aggregated, cut_of
+from holdfast.spark.partials import Preaggregation, aggregable, aggregated
 from holdfast.spark.scan import Groups, Scan, in_ranges
 from holdfast.spark.sinks import Sink as OpenSink
 from holdfast.spark.sinks import failed_sink
@@ -105,7 +105,7 @@ class EpochJobs:
             batch = some(batch, "a source's rows come with a batch")
             _prepare(batch.sparkSession)
             rows, tagging = self.plan.stage_rows(batch)
-            if self.preaggregation.on and len(inputs) == 1 and aggregable(inputs[0], rows):
+            if self.preaggregation.on and len(inputs) == 1 and aggregable(inputs[0]):
                 item = inputs[0]
                 rows = aggregated(item, rows, self.watermark(item.plan.name), _latest(item, now))
                 partial = (0,)
@@ -114,7 +114,7 @@ class EpochJobs:
             rows, tagging = self.plan.higher_rows(level, lambda output, mode: self._outputs(output, fence.epoch, mode))
         keys = tuple(len(item.plan.operator.keys) if item.hashed_at_intake else 0 for item in inputs)
         times = tuple(_times(item, now, partial=number in partial) for number, item in enumerate(inputs))
-        cuts = tuple(cut_of(item) for item in inputs)
+        cuts = tuple(item.cut for item in inputs)
         partial += tuple(number for number, cut in enumerate(cuts) if cut is not None and cut.window is not None)
         numbers = tuple(item.place.number for item in inputs)
         task = Intake(

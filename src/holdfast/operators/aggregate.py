@@ -19,6 +19,7 @@ from holdfast.invariants import invariant
 from holdfast.operators.aggregates.accumulator import ROWS, Inputs
 from holdfast.operators.aggregates.count_distinct import ValuesSeen, values_seen
 from holdfast.operators.aggregates.spec import AggregatingSpec, Wanted, aggregates_of
+from holdfast.operators.ahead import Partials
 from holdfast.operators.bounds import Columns, Reading
 from holdfast.operators.draft import Draft
 from holdfast.operators.keyed import KeyedOperator, refuse_doubles
@@ -65,6 +66,10 @@ class StageSpec(AggregatingSpec):
     def takes_back(self) -> bool:
         return self.updating_input
 
+    def partials(self) -> Partials | None:
+        columns = self.partial_columns()
+        return None if columns is None else Partials(columns)
+
     def bounds(self, name: str, inputs: Sequence[Reading], ports: Mapping[str, Sequence[str]]) -> Mapping[str, Columns]:
         return {MAIN: inputs[0].bounded_keys}
 
@@ -100,28 +105,17 @@ class AggregateOperator(KeyedOperator):
         # What a partial input carries beside: whether a row is of a key or of a value, and the values.
         beside = [("_g", BIGINT), *((f"d{at}", one.kind) for at, one in enumerate(self._seen))] if self._seen else []
         self._partial_values = [self._inputs.number((name, kind, kind.kind), partial=True) for name, kind in beside]
+        self._ahead = spec.partial_columns() is not None
         self.state = (*self.keys, *self._aggregates.fields)
         self.outputs = {MAIN: self.state}
         refuse_doubles([name for name, _ in self.state])
-
-    def partial_columns(self, aggregate: int) -> tuple[tuple[str, str], ...] | None:
-        """What a partial input carries for that aggregate: (column, Spark type); None if Spark cannot go
-        ahead.
-        """
-        partials = self._aggregates.members[aggregate].partials
-        if partials is None or self.spec.updating_input:
-            return None
-        return tuple((f"p{aggregate}_{number}", kind.name) for number, kind in enumerate(partials))
 
     # -- rows
 
     def decode(self, batch: pa.RecordBatch, *, port: int = 0, partial: bool = False) -> Rows:
         """Arrow to NumPy, once a chunk."""
         keys = self.codec.decode(batch)
-        invariant(
-            not partial or all(self.partial_columns(i) is not None for i in range(len(self._aggregates.members))),
-            "this stage has no partial input",
-        )
+        invariant(not partial or self._ahead, "this stage has no partial input")
         inputs = self._inputs.partial if partial else self._inputs.wanted
         sign = arrow.ints(batch.column("_d")) if self.spec.updating_input else NO_INTS
         return Rows(keys, [of_batch(batch, name, kind, how) for name, kind, how in inputs], sign, partial)

@@ -14,7 +14,7 @@ before the watermark: whoever takes the start of sessions as time can rely on th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -24,11 +24,12 @@ from holdfast.errors import PlanError
 from holdfast.invariants import invariant
 from holdfast.operators.aggregates.accumulator import ROWS, Arenas, Inputs, copy_rows, fresh
 from holdfast.operators.aggregates.spec import AggregatingSpec, Wanted, aggregates_of
+from holdfast.operators.ahead import Partials
 from holdfast.operators.bounds import END, START, Bound, Columns, Reading
 from holdfast.operators.draft import Draft, Given, refuse_updating
 from holdfast.operators.keyed import Fields, KeyedOperator, refuse_doubles
 from holdfast.operators.spec import AggregateSpec, Column
-from holdfast.operators.timed import LATE, TimedInput, late_columns
+from holdfast.operators.timed import LATE, TimedInput, late_columns, stretch_of
 from holdfast.operators.window import TIMESTAMP
 from holdfast.state import arrow, combine, fold
 from holdfast.state.columns import INT, NO_BYTES, Arena, Array, Ints
@@ -99,6 +100,14 @@ class SessionSpec(AggregatingSpec):
     @property
     def timed(self) -> bool:
         return self.unit == "event"
+
+    def partials(self) -> Partials | None:
+        """By stretches of time that no session ends and begins again in."""
+        columns = self.partial_columns()
+        stretch = stretch_of(self.time, self.values, self.gap)
+        if self.late or columns is None or (self.time is not None and stretch is None):
+            return None
+        return Partials(columns, stretch and replace(stretch, from_first=True, alone=self.gap))
 
     def bounds(self, name: str, inputs: Sequence[Reading], ports: Mapping[str, Sequence[str]]) -> Mapping[str, Columns]:
         own = (Bound(name),)

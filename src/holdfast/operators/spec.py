@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Protocol, Self
 
 import pyarrow as pa
 
+from holdfast.operators.ahead import Cut, Partials
 from holdfast.operators.bounds import Columns, Reading
 from holdfast.operators.data import to_plain
 from holdfast.state.keys import KeyRows
@@ -118,6 +119,16 @@ class Spec:
     @property
     def unbounded(self) -> str | None:
         """Why its state grows with every row, and what bounds it; None where it does not."""
+        return None
+
+    # --- ahead of it, in Spark ----------------------------------------------------------------------------
+
+    def partials(self) -> Partials | None:
+        """What Spark may aggregate before rows cross to Python; None: they must come whole."""
+        return None
+
+    def cut(self) -> Cut | None:
+        """What a task may leave out of its rows."""
         return None
 
     # --- the graph ----------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from holdfast.errors import PlanError
 from holdfast.operators.aggregates.accumulator import Inputs
+from holdfast.operators.ahead import FROM, MANY, TO, Stretch
 from holdfast.operators.draft import Draft, all_columns
 from holdfast.operators.keyed import Fields, KeyedOperator, schema_of, typed
 from holdfast.operators.spec import Column
@@ -26,8 +27,6 @@ from holdfast.state.slice import Work
 
 LATE = "late"
 """The output for rows that came too late."""
-FROM, TO, MANY = "_from", "_to", "_n"
-"""The columns of a partial input that are not a key's or an aggregate's."""
 
 
 class TimedInput:
@@ -94,3 +93,10 @@ def late_columns(draft: Draft, keep: bool) -> tuple[int, ...]:
         return ()
     draft.ports.append(LATE)
     return all_columns(draft.inputs[0], "late row")
+
+
+def stretch_of(time: str | None, values: Sequence[Column], length: int, offset: int = 0) -> Stretch | None:
+    """Stretches of event time to group rows by ahead of a stage; None where that time is of a type without micros."""
+    if time is None or values[int(time[1:])].type != "timestamp":
+        return None
+    return Stretch(time, length, offset)

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import FunctionError, PlanError
+from holdfast.operators.ahead import Cut, ordered
 from holdfast.operators.bounds import Columns, Reading
 from holdfast.operators.draft import Draft, DraftInput, Given, all_columns
 from holdfast.operators.keyed import Fields, KeyedOperator, refuse_doubles, schema_of
@@ -111,6 +112,10 @@ class TopKSpec(Spec):
     @property
     def windowed(self) -> bool:
         return self.final_input
+
+    def cut(self) -> Cut | None:
+        """What is behind the k-th never comes back, unless what is before it can be taken back."""
+        return None if self.updating_input else Cut(self.k, ordered(self.order))
 
     def bounds(self, name: str, inputs: Sequence[Reading], ports: Mapping[str, Sequence[str]]) -> Mapping[str, Columns]:
         return {MAIN: inputs[0].columns if self.final_input else inputs[0].bounded_keys}

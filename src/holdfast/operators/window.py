@@ -21,6 +21,7 @@ from holdfast.errors import PlanError
 from holdfast.invariants import invariant
 from holdfast.operators.aggregates.accumulator import Accumulators, Arenas, Inputs
 from holdfast.operators.aggregates.spec import AggregatingSpec, Wanted, aggregates_of
+from holdfast.operators.ahead import Partials
 from holdfast.operators.bounds import END, START, Bound, Columns, Reading
 from holdfast.operators.draft import Draft, Given
 from holdfast.operators.grid import Grid
@@ -28,7 +29,7 @@ from holdfast.operators.keyed import Fields, KeyedOperator, refuse_doubles
 from holdfast.operators.panes import SlidingPanes
 from holdfast.operators.row_panes import RowPanes
 from holdfast.operators.spec import AggregateSpec, Column, Difference, unlike
-from holdfast.operators.timed import LATE, TimedInput, late_columns
+from holdfast.operators.timed import LATE, TimedInput, late_columns, stretch_of
 from holdfast.operators.whole import WholeWindows
 from holdfast.state import arrow
 from holdfast.state.columns import NO_BYTES, Array
@@ -130,6 +131,14 @@ class WindowSpec(AggregatingSpec):
     @property
     def timed(self) -> bool:
         return self.unit == "event"
+
+    def partials(self) -> Partials | None:
+        """By panes: those of one share every decision that a window takes."""
+        columns = self.partial_columns()
+        stretch = stretch_of(self.time, self.values, self.grid.pane, self.offset)
+        if self.unit == "rows" or self.late or columns is None or (self.time is not None and stretch is None):
+            return None
+        return Partials(columns, stretch)
 
     def bounds(self, name: str, inputs: Sequence[Reading], ports: Mapping[str, Sequence[str]]) -> Mapping[str, Columns]:
         own = (Bound(name),)

@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.invariants import some
+from holdfast.operators.ahead import MANY, Cut, ordered
 from holdfast.operators.bounds import END, START, Bound, Columns, Reading
 from holdfast.operators.draft import Draft, Given, refuse_updating
 from holdfast.operators.grid import Grid
 from holdfast.operators.keyed import Fields, refuse_doubles, schema_of
 from holdfast.operators.spec import Column, Spec
-from holdfast.operators.timed import MANY
 from holdfast.operators.top_k import TopKOperator, TopKSpec, order_of
 from holdfast.operators.window import TIMESTAMP
 from holdfast.state import arrow
@@ -78,6 +78,9 @@ class WindowTopKSpec(Spec):
     @property
     def label(self) -> str:
         return f"top {self.k} of windows"
+
+    def cut(self) -> Cut | None:
+        return Cut(self.k, ordered(self.order), (f"v{self.time}", self.size, self.offset))
 
     def bounds(self, name: str, inputs: Sequence[Reading], ports: Mapping[str, Sequence[str]]) -> Mapping[str, Columns]:
         inside = dict.fromkeys((START, *inputs[0].times), (Bound(name, self.size),))

@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from holdfast.errors import PlanError
 from holdfast.invariants import Impossible
+from holdfast.operators.ahead import Cut, Partials
 from holdfast.operators.bounds import Columns
 from holdfast.operators.spec import Column as PlainColumn
 from holdfast.operators.spec import Spec
@@ -81,6 +82,16 @@ class StageInput:
     def hashed_at_intake(self) -> bool:
         """Whether the intake computes the keys' hash itself, so that it need not cross from Spark."""
         return can_hash([key.type for key in self.plan.operator.keys])
+
+    @cached_property
+    def partials(self) -> Partials | None:
+        """What Spark may aggregate of its rows before they cross to Python."""
+        return self.plan.operator.partials()
+
+    @cached_property
+    def cut(self) -> Cut | None:
+        """What a task may leave out of its rows, where it can tell keys by their hash."""
+        return self.plan.operator.cut() if self.hashed_at_intake else None
 
     @property
     def hidden(self) -> tuple[str, ...]:

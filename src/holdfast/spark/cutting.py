@@ -8,28 +8,14 @@ ties. Orders that NumPy does not sort as Spark does (floats, texts, nulls) are l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.invariants import some
+from holdfast.operators.ahead import MANY, Cut
 
-MANY = "_n"
 PAYS_BELOW = 0.8  # of the rows left: sorting costs about a fifth of what a row costs from here on
-
-
-@dataclass(frozen=True)
-class Cut:
-    """The first ``k`` rows of every key by ``order`` (column, descending); with ``window`` (column with the event time,
-    size, offset) of every key in each of those. Then each row that stays says in ``_n`` how many it stands for, because
-    the stage counts those that come late.
-    """
-
-    k: int
-    order: tuple[tuple[str, bool], ...]
-    window: tuple[str, int, int] | None = None
 
 
 def cut(rows: pa.RecordBatch, keys: int, wanted: Cut) -> pa.RecordBatch:

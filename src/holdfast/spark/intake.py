@@ -25,8 +25,9 @@ from holdfast.log.files import Part
 from holdfast.log.records import Fence
 from holdfast.log.segment import Chunk, SegmentWriter, segment_name
 from holdfast.log.store import Store
+from holdfast.operators.ahead import Cut
 from holdfast.plan.tagging import Tagging
-from holdfast.spark.cutting import Cut, cut
+from holdfast.spark.cutting import cut
 from holdfast.state.hashing import xxhash64
 from holdfast.wire import framing as wire
 from holdfast.wire.client import Address, Client

@@ -19,95 +19,38 @@ Whatever Spark reports by plan and not by row (``observe``, SQL metrics) is lost
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from py4j.java_gateway import JavaClass
 from pyspark.sql import DataFrame
-from pyspark.sql.types import StructType
 
-from holdfast.errors import PlanError
 from holdfast.invariants import Impossible, some
-from holdfast.plan.types import (
-    aggregate_result_type,
-    decimal_parameters,
-    field_types,
-    key_type_error,
-    partial_types,
-    quoted,
-)
+from holdfast.operators.ahead import MANY, PartialColumn
+from holdfast.plan.types import field_types, quoted
 
-ROWS_COLUMN = "_n"
 GROUP_COLUMN = "_g"
 DISTINCT = "count_distinct"
-PREAGGREGATED = ("count", "sum", "min", "max", "mean", "var", "stddev", DISTINCT)
-MOST_VALUES = 4
-"""So many columns with distinct values: each adds its rows once more."""
 
 # var and stddev share one buffer; Spark would otherwise keep it twice.
 _SPARK_FUNCTION = {"mean": "avg", "var": "var_samp", "stddev": "var_samp"}
 _COUNT_ROWS = "count(1)"
-_UNBOUNDED_PRECISION = 28
 _LOWER_HALF = (1 << 32) - 1
 
 
-@dataclass(frozen=True)
-class PartialColumnSpec:
-    """One aggregate of a stage: the function's name and its column, None for a count of rows.
-
-    ``where`` is for counts of distinct values: a column that is null in rows that do not count.
-    """
-
-    function: str
-    column: str | None = None
-    where: str | None = None
-
-
-def values_of(aggregates: Sequence[PartialColumnSpec]) -> list[str]:
+def values_of(aggregates: Sequence[PartialColumn]) -> list[str]:
     """The columns whose distinct values are counted."""
     return list(dict.fromkeys(spec.column for spec in aggregates if spec.function == DISTINCT and spec.column))
 
 
-def can_preaggregate(schema: StructType, keys: Sequence[str], aggregates: Sequence[PartialColumnSpec]) -> bool:
-    """Whether ``partial_aggregate`` takes these keys and aggregates; a job that cannot sends its rows
-    whole.
-
-    Whether a sum is too large is for the stage to say, of all its rows together. Spark's own sums must not get there
-    before: bigints are summed in halves, and decimals wide enough for it are left to the stage.
-    """
-    types = field_types(schema)
-    if not keys or any(key not in types or key_type_error(types[key]) for key in keys):
-        return False
-    for spec in aggregates:
-        if spec.function not in PREAGGREGATED or (spec.column is not None and spec.column not in types):
-            return False
-        input_type = None if spec.column is None else types[spec.column]
-        if spec.function == DISTINCT:
-            if input_type is None or key_type_error(input_type) or (spec.where is not None and spec.where not in types):
-                return False
-            continue
-        try:
-            aggregate_result_type(spec.function, input_type, spec.column)
-        except PlanError:
-            return False
-        decimal = decimal_parameters(input_type or "")
-        if decimal and spec.function in ("sum", "mean") and decimal[0] > _UNBOUNDED_PRECISION:
-            return False
-    return len(values_of(aggregates)) <= MOST_VALUES
-
-
-def partial_aggregate(df: DataFrame, keys: Sequence[str], aggregates: Sequence[PartialColumnSpec]) -> DataFrame | None:
-    """One row per partition and key: the keys, the partial columns, ``_n``. None if it cannot be done. With distinct
-    values also ``_g``, and ``d0``, ``d1``, … with the values of the rows that are of one.
+def partial_aggregate(df: DataFrame, keys: Sequence[str], aggregates: Sequence[PartialColumn]) -> DataFrame:
+    """One row per partition and key: the keys, the partial columns, ``_n``. With distinct values also ``_g``, and
+    ``d0``, ``d1``, … with the values of the rows that are of one.
 
     Lazy and map-only: as many partitions as ``df`` has, and nothing runs before the result does. A minimum or
     maximum of a string makes Spark sort each partition by key first.
     """
-    schema = df.schema
-    if not can_preaggregate(schema, keys, aggregates):
-        return None
-    recipe = _recipe(_client(df), tuple(keys), tuple(aggregates), tuple(field_types(schema).items()))
+    recipe = _recipe(_client(df), tuple(keys), tuple(aggregates), tuple(field_types(df.schema).items()))
     return DataFrame(recipe.apply(df), df.sparkSession)
 
 
@@ -122,10 +65,10 @@ class _Recipe:
         self,
         client: Any,
         keys: Sequence[str],
-        aggregates: Sequence[PartialColumnSpec],
+        aggregates: Sequence[PartialColumn],
         types: dict[str, str],
     ) -> None:
-        self._buffers = _Buffers(types, aggregates)
+        self._buffers = _Buffers(aggregates)
         values = values_of(aggregates)
         self._names = [f"k{i}" for i in range(len(keys))]
         if values:
@@ -186,7 +129,7 @@ class _Recipe:
 def _recipe(
     client: Any,
     keys: tuple[str, ...],
-    aggregates: tuple[PartialColumnSpec, ...],
+    aggregates: tuple[PartialColumn, ...],
     types: tuple[tuple[str, str], ...],
 ) -> _Recipe:
     return _Recipe(client, keys, aggregates, dict(types))
@@ -195,12 +138,11 @@ def _recipe(
 class _Buffers:
     """Which buffer columns Spark keeps, each aggregate once, and how the partial columns read from them."""
 
-    def __init__(self, types: dict[str, str], aggregates: Sequence[PartialColumnSpec]) -> None:
-        self._types = types
+    def __init__(self, aggregates: Sequence[PartialColumn]) -> None:
         self._aggregates = aggregates
         self._starts: dict[str, int] = {}
         self.width = 0
-        for spec in (*aggregates, PartialColumnSpec("count")):
+        for spec in (*aggregates, PartialColumn("count")):
             for call, width in self._calls(spec):
                 if call not in self._starts:
                     self._starts[call] = self.width
@@ -215,32 +157,30 @@ class _Buffers:
         selected: list[str] = []
         for i, spec in enumerate(self._aggregates):
             own = [f"b{self._starts[call] + part}" for call, width in self._calls(spec) for part in range(width)]
-            if self._is_decimal_sum(spec):
+            if _is_decimal_sum(spec):
                 own = [f"CASE WHEN {own[1]} THEN NULL ELSE {own[0]} END"]
             selected += [f"{value} AS p{i}_{part}" for part, value in enumerate(own)]
         rows = f"b{self._starts[_COUNT_ROWS]}"
         if values:  # every row is also in its key's
             rows = f"CASE WHEN {GROUP_COLUMN} = {_grouping_id(values)} THEN {rows} ELSE 0L END"
-        return [*selected, f"{rows} AS {ROWS_COLUMN}"]
+        return [*selected, f"{rows} AS {MANY}"]
 
-    def _input_type(self, spec: PartialColumnSpec) -> str | None:
-        return None if spec.column is None else self._types[spec.column]
-
-    def _is_decimal_sum(self, spec: PartialColumnSpec) -> bool:
-        return spec.function == "sum" and decimal_parameters(self._input_type(spec) or "") is not None
-
-    def _calls(self, spec: PartialColumnSpec) -> list[tuple[str, int]]:
+    def _calls(self, spec: PartialColumn) -> list[tuple[str, int]]:
         """What Spark is to compute, and the number of buffer columns that each has."""
         if spec.function == DISTINCT:  # nothing where all rows count
             return [] if spec.where is None else [(f"count({quoted(spec.where)})", 1)]
         if spec.column is None:
             return [(_COUNT_ROWS, 1)]
-        name, kind = quoted(spec.column), self._input_type(spec)
-        if spec.function == "sum" and kind == "bigint":
+        name = quoted(spec.column)
+        if spec.function == "sum" and len(spec.types) == 2:  # in halves, whose sums cannot overflow
             return [(f"sum({name} & {_LOWER_HALF}L)", 1), (f"sum(shiftright({name}, 32))", 1)]
         # A decimal sum has a column beside it that says whether it is still empty.
-        width = 2 if self._is_decimal_sum(spec) else len(partial_types(spec.function, kind))
+        width = 2 if _is_decimal_sum(spec) else len(spec.types)
         return [(f"{_SPARK_FUNCTION.get(spec.function, spec.function)}({name})", width)]
+
+
+def _is_decimal_sum(spec: PartialColumn) -> bool:
+    return spec.function == "sum" and spec.types[0].startswith("decimal")
 
 
 def _grouping_id(values: int, at: int | None = None) -> int:

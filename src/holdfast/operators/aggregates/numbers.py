@@ -21,6 +21,8 @@ from holdfast.state.rows import Values
 from holdfast.state.types import BIGINT, DOUBLE, AtomicType, decimal
 
 _DECIMAL_HEADROOM = 10
+_AHEAD_PRECISION = 28
+"""Of wider decimals Spark's own sums may be too large, which is for the stage to say, of all its rows together."""
 _MEAN_DIGITS = 4
 _SHORT_INTEGERS = ("tinyint", "smallint", "int")
 _NO_FLOATS = np.empty(0, np.float64)
@@ -90,6 +92,8 @@ class Sum(Accumulator):
         self.inputs = ((spec.input, kind, kind.kind),)
         # Values of 64 bits come from Spark in halves, because their sum may be more; the upper halves are second.
         self.partials = (BIGINT, BIGINT) if kind.name == "bigint" else (self.output,)
+        if kind.precision > _AHEAD_PRECISION:
+            self.partials = None
         self._bound = decimals.limit(self.output.precision)
         self.invertible_exactly = self.bounded = kind.kind != "float"
 
@@ -172,7 +176,7 @@ class Mean(Accumulator):
             self._total = self.output = DOUBLE
         self.columns = (DECIMAL, INT, INT) if self.bounded else (FLOAT, INT)
         self.inputs = ((spec.input, kind, "decimal" if self.bounded else "float"),)
-        self.partials = (self._total, BIGINT)
+        self.partials = None if kind.precision > _AHEAD_PRECISION else (self._total, BIGINT)
         self._bound = decimals.limit(self._total.precision)
         # A mean is no larger than the largest value: that it does not fit takes digits that are cut off at 38.
         self._tight = self.output.precision < kind.precision + _MEAN_DIGITS

@@ -10,9 +10,11 @@ from holdfast.errors import PlanError
 from holdfast.operators.aggregates.accumulator import Accumulator, Accumulators, Inputs
 from holdfast.operators.aggregates.count_distinct import values_seen
 from holdfast.operators.aggregates.functions import Terms, accumulator_of, accumulators
+from holdfast.operators.ahead import PartialColumn
 from holdfast.operators.draft import Draft, Given
 from holdfast.operators.spec import AggregateSpec, Difference, Spec
 
+_MOST_VALUES = 4  # columns with distinct values ahead: each adds its rows once more
 _COUNTS = ("count", "count_distinct", "approx_distinct")
 _BY_VALUE = ("count_distinct", "approx_distinct")  # what they hold depends on the type of what came in
 _SAID_OF_OVERFLOW = {
@@ -77,6 +79,18 @@ class AggregatingSpec(Spec):
     def accumulators(self, inputs: Inputs, first: int) -> Accumulators:
         """They side by side, in columns of a table from ``first`` on."""
         return accumulators(list(self.members().values()), inputs, first)
+
+    def partial_columns(self) -> tuple[PartialColumn, ...] | None:
+        """What Spark may compute of its aggregates ahead; None if it cannot of all of them."""
+        members = list(self.members().values())
+        if self.takes_back or any(member.partials is None for member in members):
+            return None
+        if len(values_seen(members)) > _MOST_VALUES:
+            return None
+        return tuple(
+            PartialColumn(one.function, one.input, tuple(kind.name for kind in member.partials or ()), one.where)
+            for one, member in zip(self.aggregates, members, strict=True)
+        )
 
     def overflowing(self, how: str) -> Self:
         said_already = how == "fail" and self.ansi
