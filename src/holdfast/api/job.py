@@ -16,14 +16,13 @@ from holdfast.api.stream import Stream
 from holdfast.errors import PlanError
 from holdfast.launch.fleet import Silence
 from holdfast.master.autoscale import Autoscale, PerExecutor
-from holdfast.plan.compile import JobPlan
-from holdfast.plan.frames import SparkFrame
-from holdfast.plan.graph import refuse_stateful
 from holdfast.recovery.policies import Recovery
 from holdfast.safety.policies import Safety
 from holdfast.spark import claims
+from holdfast.spark.analysis import SparkFrame, refuse_stateful
 from holdfast.spark.sinks import folder_of
 from holdfast.spark.source import HoldfastDataSource
+from holdfast.spark.stream import JobPlan
 
 if TYPE_CHECKING:
     from holdfast.api.run import Run

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pyspark.sql import Column
 
 from holdfast.api.choices import one_of, without_on
+from holdfast.api.states import compiled
 from holdfast.api.stream import Order, Stream
 from holdfast.api.windows import Window, span
 from holdfast.errors import PlanError
@@ -198,8 +199,6 @@ class KeyedStream:
         ``stage.output("errors")`` instead of the end of the run. Late rows are given to it like others; with
         ``late="count"`` they are counted instead.
         """
-        from holdfast.api.states import compiled
-
         _late_rows_are_counted("process", late, "give")
         one_of("rows", rows, "dicts", "arrow")
         one_of("errors", errors, "fail", "dead_letter")

@@ -38,7 +38,7 @@ from holdfast.wire import tokens
 
 if TYPE_CHECKING:
     from holdfast.api.job import Job
-    from holdfast.plan.compile import JobPlan
+    from holdfast.spark.stream import JobPlan
 
 SECTION = "main"
 END_SECONDS = 30.0  # of Spark's query, once it was told to end

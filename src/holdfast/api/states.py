@@ -25,12 +25,13 @@ from pyspark import cloudpickle
 from holdfast.errors import PlanError
 from holdfast.invariants import some
 from holdfast.safety.intervals import seconds_of
-from holdfast.state.codec import ValuesCodec, one
+from holdfast.state.codec import ValuesCodec, one, pickle_by_value
 from holdfast.state.typed import StateSpec
 from holdfast.state.types import required
 from holdfast.state.values import WrongValueError
 
 _REFUSED = "nothing was started or written."
+pickle_by_value(cloudpickle.dumps)  # for states that are kept in this process: tests, and a graph that changes
 
 
 class Declaration:

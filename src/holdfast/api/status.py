@@ -13,7 +13,7 @@ from holdfast.master.autoscale import Advice
 
 if TYPE_CHECKING:
     from holdfast.driver.loop import Shell
-    from holdfast.plan.compile import JobPlan
+    from holdfast.spark.stream import JobPlan
 
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

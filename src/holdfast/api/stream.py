@@ -15,8 +15,9 @@ from pyspark.sql.types import StructType
 from holdfast.errors import PlanError
 from holdfast.plan import epochs
 from holdfast.plan.epochs import Epoch
-from holdfast.plan.frames import DIFF, Constant, Given, asking_spark, no_epoch_here, origins, with_column
+from holdfast.plan.frames import DIFF, Constant, Given, no_epoch_here
 from holdfast.plan.graph import Node, Sink, Step, Union, outputs, union_of, updating
+from holdfast.spark.analysis import asking_spark, origins, with_column
 
 if TYPE_CHECKING:
     from holdfast.api.drawing import Drawing

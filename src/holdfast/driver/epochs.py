@@ -25,7 +25,7 @@ from holdfast.invariants import some
 from holdfast.log.records import Fence
 from holdfast.log.store import Store
 from holdfast.operators.ahead import TO
-from holdfast.plan.compile import JobPlan, StageInput
+from holdfast.plan.compile import StageInput
 from holdfast.plan.graph import DIFF, Output, Sink
 from holdfast.spark.frames import frame_of
 from holdfast.spark.intake import TAG_SCHEMA, EventTime, Intake, Push
@@ -33,6 +33,7 @@ from holdfast.spark.partials import Preaggregation, aggregable, aggregated
 from holdfast.spark.scan import Groups, Scan, in_ranges
 from holdfast.spark.sinks import Sink as OpenSink
 from holdfast.spark.sinks import failed_sink
+from holdfast.spark.stream import JobPlan
 from holdfast.state.slice import MAIN
 from holdfast.wire.client import Address
 

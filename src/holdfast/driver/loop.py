@@ -53,8 +53,8 @@ from holdfast.master.feed import BatchOffered, FailBatch, Fed, FinishBatch, Refu
 from holdfast.master.machine import Master
 from holdfast.master.readies import PATIENCE_SECONDS
 from holdfast.plan.graph import Sink
-from holdfast.plan.quiet import quiet
 from holdfast.spark.checkpoint import SparkNotes
+from holdfast.spark.quiet import quiet
 from holdfast.spark.scan import Groups, group_by_owner
 from holdfast.spark.words import spark_failed
 from holdfast.wire.causes import named

@@ -39,8 +39,8 @@ from holdfast.wire import tokens
 
 if TYPE_CHECKING:
     from holdfast.api.job import Job
-    from holdfast.plan.compile import JobPlan
     from holdfast.plan.graph import Sink as SinkPlan
+    from holdfast.spark.stream import JobPlan
 
 READY_SECONDS = 180.0
 

@@ -45,7 +45,7 @@ from holdfast.state import copies
 from holdfast.state.former import as_now
 
 if TYPE_CHECKING:
-    from holdfast.plan.compile import JobPlan
+    from holdfast.spark.stream import JobPlan
 
 LOG = logging.getLogger("holdfast")
 BYTES_AT_ONCE = 512 << 20

@@ -60,9 +60,14 @@ def _get_ready(gentle: bool) -> None:
     if gentle:
         step_back()
         step_back_together(LOW)
+    from pyspark import cloudpickle
+
     import holdfast.container.service  # noqa: F401 - loaded here for main
+    from holdfast.state.codec import pickle_by_value
     from holdfast.state.warm import warm
 
+    # Users' functions need it to be loaded, and states of their classes to be kept; nothing else here knows PySpark.
+    pickle_by_value(cloudpickle.dumps)
     warm()
     if gentle:
         step_back_together(0)

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from holdfast.errors import PlanError
 from holdfast.plan.epochs import Epoch
 from holdfast.plan.frames import DIFF as DIFF  # the graph is where others look for it
 from holdfast.plan.frames import Given, S, with_sign
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,38 +158,3 @@ def _hidden_last(frame: S, hidden: tuple[str, ...]) -> S:
     # Rows that are never taken back have no sign of their own where others do.
     signed: S = frame if DIFF in frame.columns or DIFF not in hidden else with_sign(frame)
     return signed.select(*[name for name in signed.columns if name not in hidden], *hidden)
-
-
-def refuse_stateful(frame: DataFrame) -> None:
-    """A DataFrame that already keeps state in Spark cannot be a source: its state would live twice."""
-    todo = list(_walk(frame._jdf.queryExecution().analyzed()))
-    for name, streaming_inputs in todo:
-        if name in _STATEFUL and streaming_inputs >= _STATEFUL[name][0]:
-            raise PlanError(
-                f"The DataFrame given to job.read already keeps state in Spark ({_STATEFUL[name][1]}).",
-                safe="Nothing was started.",
-                todo=f"Read the plain stream, and use {_STATEFUL[name][2]} on it.",
-            )
-
-
-_STATEFUL: dict[str, tuple[int, str, str]] = {
-    "Aggregate": (1, "a streaming aggregate", "key_by(...).agg(...)"),
-    "Deduplicate": (1, "dropDuplicates", "key_by(...).agg(...) with hf.first"),
-    "DeduplicateWithinWatermark": (1, "dropDuplicatesWithinWatermark", "key_by(...).agg(...) with hf.first"),
-    "Distinct": (1, "distinct", "key_by(...).agg(...)"),
-    "Join": (2, "a join of two streams", "one job.read for each side"),
-    "GlobalLimit": (1, "limit", "a limit in the sink"),
-    "FlatMapGroupsWithState": (1, "flatMapGroupsWithState", "key_by(...)"),
-    "FlatMapGroupsInPandasWithState": (1, "applyInPandasWithState", "key_by(...)"),
-    "TransformWithState": (1, "transformWithState", "key_by(...)"),
-    "TransformWithStateInPySpark": (1, "transformWithState", "key_by(...)"),
-    "TransformWithStateInPandas": (1, "transformWithStateInPandas", "key_by(...)"),
-}
-
-
-def _walk(plan: object) -> Iterator[tuple[str, int]]:
-    children = plan.children()  # type: ignore[attr-defined]
-    nodes = [children.apply(at) for at in range(children.size())]
-    yield plan.nodeName(), sum(1 for child in nodes if child.isStreaming())  # type: ignore[attr-defined]
-    for child in nodes:
-        yield from _walk(child)

@@ -15,10 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.invariants import some
-
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
 
 INPUT = "_input"
@@ -63,30 +60,3 @@ def tagging(schemas: Sequence[StructType]) -> tuple[Tagging, list[DataType]]:
             columns.append((field.name, mine[at]))
         branches.append(tuple(columns))
     return Tagging(tuple(branches)), shared
-
-
-def tagged_union(branches: Sequence[DataFrame]) -> tuple[DataFrame, Tagging]:
-    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-
-    from holdfast.plan.types import quoted
-
-    found, types = tagging([branch.schema for branch in branches])
-    union: DataFrame | None = None
-    for number, (branch, own) in enumerate(zip(branches, found.branches, strict=True)):
-        names = {at: name for name, at in own}
-        columns = [
-            (F.col(quoted(names[at])) if at in names else F.lit(None).cast(kind)).alias(f"c{at}")
-            for at, kind in enumerate(types)
-        ]
-        rows = branch.select(F.lit(number).alias(INPUT), *columns)
-        union = rows if union is None else union.union(rows)
-    union = some(union, "a union of nothing")
-    return union, found
-
-
-def branch(union: DataFrame, found: Tagging, number: int) -> DataFrame:
-    """The rows of one branch, as they were."""
-    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-
-    own = [F.col(f"c{at}").alias(name) for name, at in found.branches[number]]
-    return union.where(F.col(INPUT) == number).select(*own)

@@ -60,11 +60,8 @@ def aggregated(item: StageInput, rows: DataFrame, late: int | None = None, lates
     ``late`` is the stage's watermark before the epoch, ``latest`` the largest event time that can be right (µs).
     """
     partials = some(item.partials, "asked before: aggregable")
-    keys, columns, stretch = (
-        [f"k{at}" for at in range(len(item.plan.operator.keys))],
-        partials.columns,
-        partials.stretch,
-    )
+    keys = [f"k{at}" for at in range(len(item.plan.operator.keys))]
+    columns, stretch = partials.columns, partials.stretch
     if stretch is None:
         grouped = partial_aggregate(rows, keys, columns)
     else:

@@ -24,8 +24,6 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from pyspark import cloudpickle
-
 from holdfast.errors import FormatError
 from holdfast.invariants import Impossible
 from holdfast.state.types import AtomicType
@@ -197,12 +195,24 @@ def _plain(held: Any) -> Any:
     return held.hex() if isinstance(held, bytes) else held
 
 
+def pickle_by_value(dumps: Callable[[Any], bytes]) -> None:
+    """How this process pickles what ``pickle`` alone cannot: its classes with it. Whoever reads it needs ``pickle``
+    alone. PySpark brings such a function, and nothing down here knows PySpark: so the process says it, once."""
+    global _by_value
+    _by_value = dumps
+
+
+_by_value: Callable[[Any], bytes] | None = None
+
+
 def _pickled(held: Any) -> bytes:
     try:
         return pickle.dumps(held, protocol=5)
     except (pickle.PicklingError, AttributeError, TypeError):
         # Classes of a notebook or a script cannot be found by their name elsewhere: they go along.
-        return bytes(cloudpickle.dumps(held))  # type: ignore[no-untyped-call]
+        if _by_value is None:
+            raise
+        return bytes(_by_value(held))
 
 
 def _conversions(kind: AtomicType) -> tuple[Callable[[Any], Any] | None, Callable[[Any], Any] | None]:
