@@ -6,6 +6,7 @@ import ast
 import pkgutil
 from collections.abc import Iterator
 from dataclasses import fields
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -18,15 +19,15 @@ ROOT = Path(holdfast.__file__).parent
 BASES = ("Spec", "AggregatingSpec")
 
 
-def every_kind() -> set[type[Spec]]:
+@cache
+def every_kind() -> frozenset[type[Spec]]:
     """All classes of specs that there are, however deep."""
     for module in pkgutil.walk_packages(operators.__path__, "holdfast.operators."):
         import_module(module.name)
-    found, todo = set(), [Spec]
-    for one in todo:  # grows while it is walked
-        todo += one.__subclasses__()
-        found |= {one} if one.__name__ not in BASES else set()
-    return found
+    found = [Spec]
+    for one in found:  # grows while it is walked
+        found += one.__subclasses__()
+    return frozenset(one for one in found if one.__name__ not in BASES)
 
 
 def test_every_kind_is_registered_once() -> None:

@@ -19,10 +19,8 @@ from holdfast.operators.distinct import DistinctSpec
 from holdfast.operators.join import JoinSpec
 from holdfast.operators.lookup import LookupSpec
 from holdfast.operators.process import ProcessSpec
-from holdfast.operators.session import SessionSpec
 from holdfast.operators.spec import Column as PlainColumn
 from holdfast.operators.top_k import TopKSpec
-from holdfast.operators.window import WindowSpec
 from holdfast.operators.window_top_k import WindowTopKSpec
 from holdfast.plan.aggregate import Aggregate
 from holdfast.plan.ddl import schema_of
@@ -242,37 +240,20 @@ class WindowedStream:
         """Aggregates of every key and window; the rows also have ``window_start`` and ``window_end``."""
         _refuse_strangers(aggregates)
         window = self._window
-        if window.kind == "rows" and self._time is not None:
-            raise PlanError("A window of rows has no event time.", todo="Leave 'time' out.")
-        if window.kind == "session" and self._early:
-            raise PlanError("A session has no early results.", todo="Use mode='update': its results as they change.")
         draft = self._keyed._draft(window.verb, ahead=self._ahead)
         draft.lateness = self._lateness
-        spec: Any
-        if window.kind == "session":
-            unit: Literal["event", "clock"] = "clock" if self._time is None else "event"
-            spec = SessionSpec.drafted(
-                draft,
-                aggregates,
-                gap=window.size,
-                unit=unit,
-                time=self._time,
-                mode=self._mode,
-                keep_late=self._keep_late,
-            )
-        else:
-            spec = WindowSpec.drafted(
-                draft,
-                aggregates,
-                size=window.size,
-                every=window.every,
-                unit="rows" if window.kind == "rows" else "clock" if self._time is None else "event",
-                offset=window.offset,
-                time=self._time,
-                mode=self._mode,
-                early=span(self._early) if self._early else 0,
-                keep_late=self._keep_late,
-            )
+        spec = window.spec.drafted(
+            draft,
+            aggregates,
+            size=window.size,
+            every=window.every,
+            unit="rows" if window.kind == "rows" else "clock" if self._time is None else "event",
+            offset=window.offset,
+            time=self._time,
+            mode=self._mode,
+            early=span(self._early) if self._early else 0,
+            keep_late=self._keep_late,
+        )
         return self._keyed._job._add_stage(draft, spec)
 
     def top_k(self, k: int, by: Order | Sequence[Order], *, ties: str = "cut", rank: str = "rank") -> StageStream:

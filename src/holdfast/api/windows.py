@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from holdfast.errors import PlanError
 from holdfast.invariants import some
+from holdfast.operators.session import SessionSpec
+from holdfast.operators.window import WindowSpec
 from holdfast.safety.intervals import seconds_of
 
 
@@ -17,6 +19,8 @@ class Window:
     size: int
     every: int
     offset: int = 0
+    spec: type[WindowSpec | SessionSpec] = WindowSpec
+    """What a stage is that keeps aggregates of them."""
 
     @property
     def verb(self) -> str:
@@ -59,7 +63,7 @@ def sliding(
 
 def session(gap: str) -> Window:
     """Rows of a key of which each comes no more than ``gap`` after the one before."""
-    return Window("session", span(gap), span(gap))
+    return Window("session", span(gap), span(gap), spec=SessionSpec)
 
 
 def span(text: str, least: int = 1) -> int:

@@ -28,6 +28,15 @@ class Grid:
     def pane(self) -> int:
         return gcd(self.size, self.every)
 
+    @property
+    def reach(self) -> int:
+        """From what a window is known by, which is where it starts, to its end."""
+        return self.size
+
+    def edges(self, windows: Ints) -> tuple[Ints, Ints]:
+        """Where they start and end."""
+        return windows, windows + self.size
+
     def panes(self, times: Ints) -> Ints:
         """The start of the pane of each time."""
         starts: Ints = times - self.offset

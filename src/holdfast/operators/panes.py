@@ -63,8 +63,8 @@ class SlidingPanes:
 
     def finish(self, keys: KeyRows, columns: Sequence[Array], arenas: Arenas) -> pa.RecordBatch:
         """Panes, as if they were windows."""
-        results = self._aggregates.finish(columns, arenas)
-        return self._operator.results(keys, keys.words[:, -1], self._grid.pane, results)
+        results, starts = self._aggregates.finish(columns, arenas), keys.words[:, -1]
+        return self._operator.results(keys, starts, starts + self._grid.pane, results)
 
     def apply(self, work: Work, rows: Rows | None, times: Ints, late: int, upto: int) -> None:
         if self._by_clock:
@@ -210,8 +210,8 @@ class _Closing:
         found = dict(zip(of._exact_numbers, of._exact.leave(exact, [None] * len(exact)), strict=True))
         found |= zip(of._other_numbers, of._others.leave(others, self._arenas), strict=True)
         results = [found[number] for number in range(len(found))]
-        keys, size = self._work.tables[RUNNING].keys(slots), of._grid.size
-        self._work.emit(of._operator.results(keys, ends - size, size, results))
+        keys = self._work.tables[RUNNING].keys(slots)
+        self._work.emit(of._operator.results(keys, ends - of._grid.size, ends, results))
 
 
 def _living(running: Table) -> Ints:

@@ -49,8 +49,8 @@ class RowPanes:
 
     def finish(self, keys: KeyRows, columns: Sequence[Array], arenas: Arenas) -> pa.RecordBatch:
         """Panes, as if they were windows."""
-        results = self._aggregates.finish(columns, arenas)
-        return self._operator.results(keys, keys.words[:, -1], self._grid.pane, results)
+        results, starts = self._aggregates.finish(columns, arenas), keys.words[:, -1]
+        return self._operator.results(keys, starts, starts + self._grid.pane, results)
 
     def apply(self, work: Work, rows: Rows | None, times: Ints, late: int, upto: int) -> None:
         if rows is None:
@@ -83,8 +83,7 @@ class RowPanes:
         placed[order] = np.arange(len(order))
         results = self._aggregates.leave([column[placed] for column in columns], arenas)
         counters = work.tables[COUNTERS]
-        size = self._grid.size
-        work.emit(self._operator.results(counters.keys(owners), ends - size, size, results))
+        work.emit(self._operator.results(counters.keys(owners), ends - self._grid.size, ends, results))
 
     def _combine(
         self,

@@ -69,19 +69,29 @@ class SessionSpec(AggregatingSpec):
         draft: Draft,
         wanted: Mapping[str, Wanted],
         *,
-        gap: int,
-        unit: Literal["event", "clock"],
+        size: int,
+        every: int,
+        unit: Literal["event", "clock", "rows"],
+        offset: int,
         time: Given | None,
         mode: str,
+        early: int,
         keep_late: bool,
     ) -> SessionSpec:
+        """Told as other windows are: ``size`` is the gap, and they begin with their rows."""
+        if early:
+            raise PlanError(
+                "A session has no early results.",
+                safe="Nothing was started.",
+                todo="Use mode='update': its results as they change.",
+            )
         refuse_updating(draft, "a session window")
         aggregates = aggregates_of(draft, wanted)
         number = draft.take_time(time)
         return cls(
             keys=draft.inputs[0].keys,
             aggregates=aggregates,
-            gap=gap,
+            gap=size,
             unit=unit,
             time=None if number is None else f"v{number}",
             mode=mode,

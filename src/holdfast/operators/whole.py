@@ -62,7 +62,7 @@ class WholeWindows:
         found = []
         first = earliest(tables[0]) if self._by_clock else None
         if first is not None:
-            found.append(first + self._grid.size)
+            found.append(first + self._grid.reach)
         if self._early and tables[self._said].rows:
             clock, epoch = (int(column[0]) for column in tables[self._said].columns)
             windows = tables[0]
@@ -72,9 +72,8 @@ class WholeWindows:
         return min(found, default=None)
 
     def finish(self, keys: KeyRows, columns: Sequence[Array], arenas: Arenas) -> pa.RecordBatch:
-        return self._operator.results(
-            keys, keys.words[:, -1], self._grid.size, self._aggregates.finish(columns, arenas)
-        )
+        edges = self._grid.edges(keys.words[:, -1])
+        return self._operator.results(keys, *edges, self._aggregates.finish(columns, arenas))
 
     def apply(self, work: Work, rows: Rows | None, times: Ints, late: int, upto: int) -> None:
         closes = self._grid.last_end(upto) > self._grid.last_end(late) and work.tables[0].rows > 0
@@ -115,7 +114,7 @@ class WholeWindows:
 
     def _open(self, panes: Ints, late: int) -> tuple[Ints, Ints]:
         number, starts = self._grid.spread(panes)
-        is_open = starts > late - self._grid.size
+        is_open = starts > late - self._grid.reach
         return (number, starts) if is_open.all() else (number[is_open], starts[is_open])
 
     def _fold(self, work: Work, rows: Rows, starts: Ints) -> None:
@@ -141,7 +140,7 @@ class WholeWindows:
 
     def _ended(self, table: Table, upto: int) -> Ints:
         """By (end, slot)."""
-        return living(table, NEVER, upto - self._grid.size + 1)[0]
+        return living(table, NEVER, upto - self._grid.reach + 1)[0]
 
     def _completed(self, work: Work, rows: Rows, numbers: Ints) -> Ints:
         """Windows by rows, in the order of the rows that complete them."""

@@ -80,6 +80,8 @@ class WindowSpec(AggregatingSpec):
         early: int,
         keep_late: bool,
     ) -> Self:
+        if unit == "rows" and time is not None:
+            raise PlanError("A window of rows has no event time.", safe=_REFUSED, todo="Leave 'time' out.")
         aggregates = aggregates_of(draft, wanted)
         number = draft.take_time(time)
         return cls(
@@ -222,9 +224,8 @@ class WindowOperator(KeyedOperator):
     def finish(self, keys: KeyRows, columns: Sequence[Array], arenas: Arenas) -> pa.RecordBatch:
         return self._windows.finish(keys, columns, arenas)
 
-    def results(self, keys: KeyRows, starts: Array, length: int, results: Sequence[pa.Array]) -> pa.RecordBatch:
+    def results(self, keys: KeyRows, starts: Array, ends: Array, results: Sequence[pa.Array]) -> pa.RecordBatch:
         """Rows as people see them: keys, where the window begins and ends, aggregates."""
-        ends = starts + length
         edge = self.state[len(self.keys)][1]
         if self._rows:
             starts = np.maximum(starts, 0)
