@@ -33,14 +33,10 @@ SPEAK_SPARK = ("testing", "cli", "api", "driver", "spark", "launch", "plan")
 """Who may import pyspark or py4j."""
 
 KNOWN = {
-    ("plan.compile", "holdfast.spark.observing"),
-    ("container.restore", "holdfast.plan.former"),
     ("container.service", "holdfast.ring.service"),
     ("driver.start", "holdfast.api.options"),
     ("driver.start", "holdfast.api.run"),
     ("driver.start", "holdfast.api.job"),
-    ("operators.process", "pyspark"),
-    ("state.codec", "pyspark"),
 }
 """Breaks that are there still, as (module, what it imports). One that is gone is taken off here, and none comes."""
 

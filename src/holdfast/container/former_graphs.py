@@ -13,7 +13,6 @@ from holdfast.container.slices import HostedStage, Stages
 from holdfast.errors import StoreError
 from holdfast.log.graphs import Graphs
 from holdfast.log.records import GraphFile, Prepare
-from holdfast.operators.sameness import same_work
 from holdfast.operators.stage import StagePlan
 
 
@@ -51,7 +50,7 @@ class FormerGraphs:
             for name, stage in self._stages.items():
                 if name not in found:
                     raise self._refused(prepare, one, f"stage '{name}' was not part of it")
-                if not same_work(found[name].operator, stage.plan.operator):
+                if found[name].operator.essence() != stage.plan.operator.essence():
                     raise self._refused(prepare, one, f"stage '{name}' did something else")
         return [replace(stage, plan=plans[name]) for name, stage in self._stages.items()]
 
