@@ -27,8 +27,9 @@ from holdfast.log.ledger import Ledger
 from holdfast.log.records import FEED, Batch, Fence, GraphFile, JobFile, Prepare, SegmentRef
 from holdfast.log.segment import SegmentWriter, segment_name
 from holdfast.log.store import Store
+from holdfast.operators.aggregate import StageSpec
 from holdfast.operators.lookup import LookupSpec
-from holdfast.operators.spec import AggregateSpec, Column, StageSpec
+from holdfast.operators.spec import AggregateSpec, Column
 from holdfast.operators.stage import InputPlan, StagePlan
 
 SLICES = 2
