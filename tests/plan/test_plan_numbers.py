@@ -7,7 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.operators.spec import AggregateSpec, Column, StageSpec
+from holdfast.operators.aggregate import StageSpec
+from holdfast.operators.spec import AggregateSpec, Column
 from holdfast.operators.stage import InputPlan, StagePlan
 from holdfast.plan.numbers import numbered, positions
 
