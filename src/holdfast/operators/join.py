@@ -23,13 +23,13 @@ import pyarrow as pa
 from holdfast.errors import FunctionError, PlanError
 from holdfast.operators.bounds import Bound, Bounds, Columns, Reading, together
 from holdfast.operators.draft import Draft, Given, all_columns, refuse_unlike_keys
+from holdfast.operators.join_side import JoinSide
 from holdfast.operators.keyed import Fields, KeyedOperator, refuse_doubles, schema_of
 from holdfast.operators.spec import Column, Spec
 from holdfast.state import multimap
-from holdfast.state.columns import FLAG, Arena, Array, Ints
+from holdfast.state.columns import Arena, Array, Ints
 from holdfast.state.content import content, nth, same, settled
 from holdfast.state.keys import KeyRows
-from holdfast.state.payload import Payload
 from holdfast.state.rows import Rows, Values
 from holdfast.state.slice import MAIN, NEVER, Work
 from holdfast.state.table import Layout, Table
@@ -131,62 +131,6 @@ class JoinSpec(Spec):
         return {MAIN: found}
 
 
-class _Side:
-    """One input and its table: which of its columns are kept, and where; which times of the other its rows match."""
-
-    def __init__(
-        self,
-        number: int,
-        fields: Fields,
-        out: tuple[int, ...],
-        time: int | None,
-        reach: tuple[int | None, int | None],
-        outer: bool,
-    ) -> None:
-        self.number = number
-        self.time = time
-        self.reach = reach  # back and ahead
-        self.outer = outer
-        self.kept = tuple(dict.fromkeys((*out, *(() if time is None else (time,)))))
-        self.out = out
-        self.payload = Payload([fields[column][1] for column in self.kept])
-        self.output = Payload([fields[column][1] for column in out])
-        self.fields = tuple(fields[column] for column in out)
-        self.matched = 1  # the column that says so, in outer joins
-        self.first = 2 if outer else 1
-        self.columns = (multimap.SIZE, *((FLAG,) if outer else ()), *self.payload.columns)
-        self.time_column = -1 if time is None else self.first + 2 * self.kept.index(time)
-
-    @property
-    def lives(self) -> int | None:
-        """How long after its time a row may still find partners."""
-        return self.reach[1]
-
-    def wanted(self, values: Sequence[Values]) -> list[Values]:
-        return [values[number] for number in self.kept]
-
-    def from_input(self, values: Sequence[Values], at: Ints) -> list[pa.Array]:
-        return self.output.arrays([values[number] for number in self.out], at)
-
-    def from_columns(self, columns: Sequence[Array], arenas: Sequence[Arena | None]) -> list[pa.Array]:
-        """Of rows whose columns these are."""
-        where = [self.first + 2 * number + more for number in range(len(self.out)) for more in (0, 1)]
-        return self.output.read([columns[number] for number in where], [arenas[number] for number in where])
-
-    def from_slots(self, table: Table, slots: Ints) -> list[pa.Array]:
-        wanted = self.first + 2 * len(self.out)  # what is put out stands ahead of what is only kept
-        return self.from_columns([column[slots] for column in table.columns[:wanted]], table.arenas)
-
-    def held(self, table: Table, slots: Ints) -> list[Values]:
-        """All that is kept of those rows."""
-        found = []
-        for number in range(self.first, len(table.columns), 2):
-            arena = table.arenas[number]
-            values, valid = table.columns[number][slots], table.columns[number + 1][slots]
-            found.append(Values(values, valid, None if arena is None else arena.data))
-        return found
-
-
 class JoinOperator(KeyedOperator):
     """Two streams, joined by key and time."""
 
@@ -197,8 +141,8 @@ class JoinOperator(KeyedOperator):
         left, right = self.values
         back, ahead = spec.before, spec.after
         self._sides = (
-            _Side(0, left, spec.left_out, spec.left_time, (back, ahead), spec.how in ("left", "full")),
-            _Side(1, right, spec.right_out, spec.right_time, (ahead, back), spec.how in ("right", "full")),
+            JoinSide(0, left, spec.left_out, spec.left_time, (back, ahead), spec.how in ("left", "full")),
+            JoinSide(1, right, spec.right_out, spec.right_time, (ahead, back), spec.how in ("right", "full")),
         )
         self._width = None if back is None or ahead is None else max(1, back + ahead)
         words = self.codec.words + multimap.WORDS
@@ -229,7 +173,7 @@ class JoinOperator(KeyedOperator):
 
     # -- an epoch
 
-    def _settled(self, work: Work, side: _Side, rows: Rows) -> Array:
+    def _settled(self, work: Work, side: JoinSide, rows: Rows) -> Array:
         """Which rows of one input come; those that go are gone after this."""
         fit = np.ones(len(rows), bool)
         times = None if side.time is None else rows.values[side.time]
@@ -238,7 +182,7 @@ class JoinOperator(KeyedOperator):
             work.count("null time", len(rows) - int(np.count_nonzero(fit)))
         return self._settle(work, side, rows, fit) if self.spec.updating[side.number] else fit
 
-    def _take(self, work: Work, side: _Side, rows: Rows, fit: Array) -> None:
+    def _take(self, work: Work, side: JoinSide, rows: Rows, fit: Array) -> None:
         """The rows of one input meet what is held of the other, and are held themselves."""
         times = None if side.time is None else rows.values[side.time]
         if times is not None:
@@ -254,7 +198,7 @@ class JoinOperator(KeyedOperator):
         if len(at):
             self._add(work, side, rows, at)
 
-    def _settle(self, work: Work, side: _Side, rows: Rows, fit: Array) -> Array:
+    def _settle(self, work: Work, side: JoinSide, rows: Rows, fit: Array) -> Array:
         """Take back what the epoch takes back in the end; which rows it adds in the end."""
         at = np.flatnonzero(fit & (rows.keys.nulls == 0))
         numbers, known = same(self._content(side, rows.keys.take(at), rows.values, at))
@@ -267,7 +211,7 @@ class JoinOperator(KeyedOperator):
         added[at[stays & (sign > 0)]] = True
         return added
 
-    def _add(self, work: Work, side: _Side, rows: Rows, at: Ints) -> None:
+    def _add(self, work: Work, side: JoinSide, rows: Rows, at: Ints) -> None:
         keys = rows.keys if len(at) == len(rows) else rows.keys.take(at)
         times = None if side.time is None else rows.values[side.time].values[at]
         met, partners = self._partners(work, side, keys, times)
@@ -290,7 +234,7 @@ class JoinOperator(KeyedOperator):
         if side.outer:
             table.columns[side.matched][slots[met]] = 1
 
-    def _take_back(self, work: Work, side: _Side, rows: Rows, at: Ints, numbers: Ints, known: Table) -> None:
+    def _take_back(self, work: Work, side: JoinSide, rows: Rows, at: Ints, numbers: Ints, known: Table) -> None:
         """Rows ``at``, whose contents ``known`` has under ``numbers``, leave; so do their pairs."""
         keys = rows.keys.take(at)
         times = None if side.time is None else rows.values[side.time].values[at]
@@ -320,7 +264,7 @@ class JoinOperator(KeyedOperator):
         self._pairs(work, side, rows, at[met], partners, -1)
         multimap.remove(work, slots[places[place[hit]]], side.number)
 
-    def _partners(self, work: Work, side: _Side, keys: KeyRows, times: Ints | None) -> tuple[Ints, Ints]:
+    def _partners(self, work: Work, side: JoinSide, keys: KeyRows, times: Ints | None) -> tuple[Ints, Ints]:
         """The rows held of the other input that each of these rows matches: whose they are, and their slots."""
         other = self._sides[1 - side.number]
         table = work.tables[other.number]
@@ -344,17 +288,17 @@ class JoinOperator(KeyedOperator):
             fit &= apart <= ahead
         return met[fit], slots[fit]
 
-    def _pairs(self, work: Work, side: _Side, rows: Rows, at: Ints, partners: Ints, sign: int) -> None:
+    def _pairs(self, work: Work, side: JoinSide, rows: Rows, at: Ints, partners: Ints, sign: int) -> None:
         if not len(at):
             return
         other = self._sides[1 - side.number]
         own, met = side.from_input(rows.values, at), other.from_slots(work.tables[other.number], partners)
         self._emit(work, rows.keys.take(at), *((met, own) if side.number else (own, met)), sign=sign)
 
-    def _unmatched(self, work: Work, side: _Side, rows: Rows, at: Ints) -> None:
+    def _unmatched(self, work: Work, side: JoinSide, rows: Rows, at: Ints) -> None:
         self._alone(work, side, rows.keys.take(at), side.from_input(rows.values, at))
 
-    def _alone(self, work: Work, side: _Side, keys: KeyRows, own: list[pa.Array]) -> None:
+    def _alone(self, work: Work, side: JoinSide, keys: KeyRows, own: list[pa.Array]) -> None:
         if not len(keys):
             return
         nothing = self._sides[1 - side.number].output.nulls(len(keys))
@@ -364,7 +308,7 @@ class JoinOperator(KeyedOperator):
         batch = pa.RecordBatch.from_arrays([*self.codec.encode(keys), *left, *right], schema=self._schema)
         work.emit(batch, None if sign > 0 else np.full(len(keys), sign, np.int8))
 
-    def _expire(self, work: Work, side: _Side) -> None:
+    def _expire(self, work: Work, side: JoinSide) -> None:
         """Rows that nothing can match any more go; in an outer join those that never matched are put out."""
         if side.lives is None or work.time.watermark == NEVER:
             return
@@ -382,7 +326,7 @@ class JoinOperator(KeyedOperator):
     def _buckets(self, times: Ints | None, count: int) -> Ints:
         return np.zeros(count, np.int64) if self._width is None or times is None else times // self._width
 
-    def _content(self, side: _Side, keys: KeyRows, values: Sequence[Values], at: Ints) -> KeyRows:
+    def _content(self, side: JoinSide, keys: KeyRows, values: Sequence[Values], at: Ints) -> KeyRows:
         taken = [
             Values(value.values[at], value.valid[at] if len(value.valid) else value.valid, value.data)
             for value in side.wanted(values)
