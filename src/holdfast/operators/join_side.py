@@ -1,4 +1,4 @@
-"""One side of a join: which columns of its input are kept, where they stand in its table, and how they come out again."""
+"""One side of a join: which columns of its input are kept, where they stand in a table, how they come out again."""
 
 from __future__ import annotations
 
