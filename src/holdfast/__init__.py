@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.api.state import State
     from holdfast.api.status import ContainerStatus, StageStatus, Status
     from holdfast.api.stream import Stream
-    from holdfast.api.windows import Window, session, sliding, tumbling
+    from holdfast.api.windows import Window, cumulative, session, sliding, tumbling
     from holdfast.driver.history import Ongoing, RunEvent
     from holdfast.errors import (
         BugError,
@@ -102,6 +102,7 @@ _PLACES = {
     "approx_distinct": "holdfast.api.aggregates",
     "count": "holdfast.api.aggregates",
     "count_distinct": "holdfast.api.aggregates",
+    "cumulative": "holdfast.api.windows",
     "epoch": "holdfast.plan.epochs",
     "first": "holdfast.api.aggregates",
     "last": "holdfast.api.aggregates",
@@ -163,6 +164,7 @@ __all__ = [
     "approx_distinct",
     "count",
     "count_distinct",
+    "cumulative",
     "epoch",
     "first",
     "last",

@@ -196,19 +196,23 @@ def kill_one(run: hf.Run) -> None:
 
 
 @pytest.mark.parametrize("during", [pytest.param(None, marks=pytest.mark.heavy), kill_one], ids=["calm", "killed"])
-def test_sliding_windows_and_their_late_rows(
+def test_sliding_and_cumulative_windows_and_their_late_rows(
     tmp_path: Path, spark: SparkSession, during: Callable[[hf.Run], None] | None
 ) -> None:
     bench = Bench(tmp_path, spark)
 
     def build(job: hf.Job) -> dict[str, hf.Stream]:
-        windows = (
-            bench.stream(job, "left")
-            .key_by("g")
-            .window(hf.sliding("4 s", every="2 s"), time="t", lateness="1 s", late="keep")
+        left = bench.stream(job, "left")
+        windows, growing = (
+            left.key_by("g", name=name)
+            .window(kind, time="t", lateness="1 s", late="keep")
             .agg(n=hf.count(), total=hf.sum("v"), most=hf.max("k"))
+            for name, kind in (
+                ("slid", hf.sliding("4 s", every="2 s")),
+                ("grown", hf.cumulative("8 s", every="2 s", offset="1 s")),
+            )
         )
-        return {"windows": windows, "late": windows.late}
+        return {"windows": windows, "late": windows.late, "growing": growing}
 
     found = bench.run(build, during)
     late = f"""
@@ -239,7 +243,26 @@ def test_sliding_windows_and_their_late_rows(
         truth,
         windows=found["windows"],
     )
-    (stage,) = bench.status.stages
+    growing = f"""
+        WITH days AS (
+            SELECT *, time_bucket(INTERVAL '8 seconds', t, INTERVAL '1 second') AS window_start FROM {bench.rows()}),
+        placed AS (
+            SELECT d.*, window_start + step * INTERVAL '2 seconds' AS window_end FROM days d, range(1, 5) steps(step)
+            WHERE t < window_start + step * INTERVAL '2 seconds'),
+        kept AS (
+            SELECT p.* FROM placed p LEFT JOIN {bench.watermarks} w ON w.epoch = p.epoch - 1
+            WHERE window_end > coalesce(watermark, window_start)),
+        windows AS (
+            SELECT g, window_start, window_end, count(*) AS n, sum(v) AS total, max(k) AS most FROM kept GROUP BY ALL)
+        SELECT o.*, min(w.epoch) AS _epoch FROM windows o JOIN {bench.watermarks} w ON watermark >= window_end
+        GROUP BY ALL"""
+    equal(
+        "SELECT g, window_start::TIMESTAMP AS window_start, window_end::TIMESTAMP AS window_end, n, total, most, "
+        "_epoch FROM windows",
+        growing,
+        windows=found["growing"],
+    )
+    stage = next(stage for stage in bench.status.stages if stage.name == "slid")
     assert stage.counts["late"] == found["late"].num_rows > 0
     assert stage.watermark is not None
 

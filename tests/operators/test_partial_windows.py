@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from test_window_oracle import SMALL, epochs_of
 from window_model import Event, aggregates, at, batch, columns
 
-from holdfast.operators.grid import Grid
+from holdfast.operators.cumulative import CumulativeSpec
 from holdfast.operators.keyed import KeyedOperator
 from holdfast.operators.session import SessionOperator, SessionSpec
-from holdfast.operators.window import WindowOperator, WindowSpec
+from holdfast.operators.window import WindowSpec
 from holdfast.state.warm import warm
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -29,22 +29,23 @@ def _warm() -> None:
 
 def partial_batch(spec: Any, tasks: list[list[Event]], late: int) -> pa.RecordBatch:
     """What Spark makes of each task's rows: one for every key and stretch of time, or moment that may be late."""
-    pane = Grid(spec.size, spec.every, spec.offset).pane if isinstance(spec, WindowSpec) else spec.gap
-    offset = spec.offset if isinstance(spec, WindowSpec) else 0
+    partials = spec.partials()
+    assert partials is not None
+    cells = partials.stretch
     made: dict[str, list[Any]] = {}
     for task in tasks:
         groups: dict[Any, list[Event]] = {}
         for row in task:
             assert row.time is not None
-            stretch = row.time - (row.time - offset) % pane if spec.unit == "event" else offset
-            if isinstance(spec, SessionSpec):  # one number for both kinds, as in Spark's column
-                in_time = late - spec.gap
+            stretch = 0 if cells is None else row.time - (row.time - cells.offset) % cells.length
+            if cells is not None and cells.alone is not None:  # one number for both kinds, as in Spark's column
+                in_time = late - cells.alone
                 stretch = row.time if row.time < in_time else max(stretch, in_time)
             groups.setdefault((row.key, stretch), []).append(row)
         for (key, stretch), rows in groups.items():
             values = [row.values[0] for row in rows if row.values[0] is not None]
             times = [row.time for row in rows if row.time is not None]
-            start = stretch if isinstance(spec, WindowSpec) else min(times)
+            start = min(times) if cells is None or cells.from_first else stretch
             found: dict[str, Any] = {"_h": crc(key), "k0": key[0], "_n": len(rows)}
             found |= {"_from": at(start), "_to": at(max(times))}
             for number, one in enumerate(spec.aggregates):
@@ -82,16 +83,17 @@ def check(operator: KeyedOperator, spec: Any, data: st.DataObject) -> None:
 
 
 @SMALL
+@pytest.mark.parametrize("kind", [WindowSpec, CumulativeSpec])
 @given(data=st.data())
-def test_windows(data: st.DataObject) -> None:
+def test_windows(kind: type[WindowSpec], data: st.DataObject) -> None:
     every = data.draw(st.integers(1, 6))
     mode, early = data.draw(st.sampled_from([("append", 0), ("append", 0), ("update", 0), ("append", 10)]))
     unit = data.draw(st.sampled_from(["event", "event", "clock"]))
-    spec = WindowSpec(
+    spec = kind(
         columns(["int"], "key"),
         aggregates(data.draw(st.lists(st.sampled_from(FUNCTIONS), min_size=1, max_size=4))),
         columns(["bigint", "timestamp"], "value"),
-        data.draw(st.integers(every, 20)),
+        every * data.draw(st.integers(1, 5)) if kind is CumulativeSpec else data.draw(st.integers(every, 20)),
         every,
         unit,
         "v1" if unit == "event" else None,
@@ -99,7 +101,7 @@ def test_windows(data: st.DataObject) -> None:
         mode=mode,
         early=early,
     )
-    check(WindowOperator(spec), spec, data)
+    check(spec.build(), spec, data)
 
 
 @SMALL

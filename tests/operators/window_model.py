@@ -101,6 +101,7 @@ class WindowModel:
         self.changed: set[tuple[Any, int]] = set()  # since windows were last shown
         self.show_clock: int | None = None
         self.pane = math.gcd(spec.size, spec.every)
+        self.reach = spec.size  # from what a window is known by to its end
         self.whole = spec.every == spec.size or spec.mode == "update" or spec.early > 0
         self.number = 0
 
@@ -110,10 +111,20 @@ class WindowModel:
             return None
         triples = [(row.sign, row.key, row.values) for row in rows]
         found = [Model.result(one, triples) for one in self.spec.aggregates]
-        start, end = key[1], key[1] + self.spec.size
+        start, end = self.edges(key[1])
         if self.spec.unit == "rows":
             return (*key[0], max(start, 0), end, *found)
         return (*key[0], at(start), at(end), *found)
+
+    def edges(self, number: int) -> tuple[int, int]:
+        return number, number + self.spec.size
+
+    def order(self, time: int, late: int, position: int) -> tuple[int, ...]:
+        """What ``first`` and ``last`` go by."""
+        if self.spec.every == self.spec.size:
+            return (self.number, position)
+        pane = (time if self.spec.unit == "rows" else time - self.spec.offset) // self.pane
+        return (self.number, pane, position) if self.whole else (pane, self.number, position)
 
     def starts(self, time: int) -> list[int]:
         offset = -self.spec.size if self.spec.unit == "rows" else self.spec.offset
@@ -123,7 +134,7 @@ class WindowModel:
         ]
 
     def apply(self, epoch: Epoch) -> Put:
-        put, spec, size = Put(), self.spec, self.spec.size
+        put, spec, size = Put(), self.spec, self.reach
         self.number += 1
         before = {key: self.result(key) for key in self.windows}
         touched: set[tuple[Any, int]] = set()
@@ -147,10 +158,7 @@ class WindowModel:
                 if spec.late:
                     put.late.append(late_row(spec, row))
                 continue
-            pane = time // self.pane if spec.unit == "rows" else (time - spec.offset) // self.pane
-            order = (self.number, position)
-            if spec.every < size:
-                order = (self.number, pane, position) if self.whole else (pane, self.number, position)  # type: ignore
+            order = self.order(time, late, position)
             for start in starts:
                 self.windows.setdefault((key, start), []).append((order, row))
                 touched.add((key, start))

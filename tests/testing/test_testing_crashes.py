@@ -34,7 +34,10 @@ def windows(one: hf.Stream, two: hf.Stream) -> list[hf.Stream]:
     sessions = two.key_by("g").window(hf.session("8 s"), time="ts").agg(n=hf.count())
     clocked = one.key_by("g").window(hf.tumbling("10 s")).agg(v=hf.sum("v"))
     rows = two.key_by("k").window(hf.sliding(rows=4, every=2)).agg(v=hf.sum("v"))
-    return [counted, counted.late, counted.top_k(1, by="n"), sessions, clocked, rows]
+    grown = two.key_by("k").window(hf.cumulative("20 s", every="5 s"), time="ts", lateness="5 s", late="keep")
+    growing = grown.agg(n=hf.count(), last=hf.last("v"), v=hf.mean("v"))
+    by_clock = one.key_by("g").window(hf.cumulative("20 s", every="5 s")).agg(v=hf.sum("v"))
+    return [counted, counted.late, counted.top_k(1, by="n"), sessions, clocked, rows, growing, growing.late, by_clock]
 
 
 def joins(one: hf.Stream, two: hf.Stream) -> list[hf.Stream]:

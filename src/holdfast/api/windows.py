@@ -1,4 +1,4 @@
-"""Windows: ``hf.tumbling``, ``hf.sliding`` and ``hf.session``, in time or by counting rows."""
+"""Windows: ``hf.tumbling``, ``hf.sliding``, ``hf.cumulative`` and ``hf.session``, in time or by counting rows."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from holdfast.errors import PlanError
 from holdfast.invariants import some
+from holdfast.operators.cumulative import CumulativeSpec
 from holdfast.operators.session import SessionSpec
 from holdfast.operators.window import WindowSpec
 from holdfast.safety.intervals import seconds_of
@@ -15,7 +16,7 @@ from holdfast.safety.intervals import seconds_of
 class Window:
     """What ``KeyedStream.window`` takes; times in microseconds."""
 
-    kind: str  # time | rows | session
+    kind: str  # time | rows | cumulative | session
     size: int
     every: int
     offset: int = 0
@@ -58,6 +59,19 @@ def sliding(
         found = Window("time", span(size), span(str(every)), span(offset, least=0))
     if found.every > found.size:
         raise PlanError("A sliding window cannot move by more than its size: rows between would be in none.")
+    return found
+
+
+def cumulative(size: str, every: str, *, offset: str = "0 s") -> Window:
+    """Windows that grow: ``cumulative("1 day", every="1 hour")`` is the day's first hour, its first two, … and all of
+    it; ``every`` divides the size.
+    """
+    found = Window("cumulative", span(size), span(every), span(offset, least=0), CumulativeSpec)
+    if found.size % found.every:
+        raise PlanError(
+            f"A cumulative window of {size!r} does not grow to its size by steps of {every!r}.",
+            todo="Give steps that divide the size: hf.cumulative('1 day', every='1 hour').",
+        )
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.operators.aggregate import StageSpec
+from holdfast.operators.cumulative import CumulativeSpec
 from holdfast.operators.distinct import DistinctSpec
 from holdfast.operators.join import JoinSpec
 from holdfast.operators.lookup import LookupSpec
@@ -18,6 +19,7 @@ KINDS: dict[str, type[Spec]] = {
     for spec in (
         StageSpec,
         WindowSpec,
+        CumulativeSpec,
         SessionSpec,
         JoinSpec,
         LookupSpec,
