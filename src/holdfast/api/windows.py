@@ -26,7 +26,9 @@ class Window:
     @property
     def verb(self) -> str:
         """What made it, in the names of stages."""
-        return self.kind if self.kind == "session" else "tumbling" if self.size == self.every else "sliding"
+        if self.kind not in ("time", "rows"):
+            return self.kind
+        return "tumbling" if self.size == self.every else "sliding"
 
 
 def tumbling(size: str | None = None, *, rows: int | None = None, offset: str = "0 s") -> Window:
