@@ -20,10 +20,11 @@ from test_upgrade import HIGH, KEYS, SECOND, SLICES, TOTAL, VALUES, N, Shop, fre
 from holdfast.driver import upgrade as upgrading
 from holdfast.errors import StoreError
 from holdfast.log.records import FEED, Batch, Commit, Fence, JobFile
-from holdfast.operators.spec import AggregateSpec, StageSpec
+from holdfast.operators.aggregate import StageSpec
+from holdfast.operators.spec import AggregateSpec
 from holdfast.operators.stage import StagePlan, TimePlan
 from holdfast.operators.window import WindowSpec
-from holdfast.plan.compile import JobPlan
+from holdfast.spark.stream import JobPlan
 
 
 def graph(counts: str, windows: str, *aggregates: AggregateSpec) -> list[StagePlan]:

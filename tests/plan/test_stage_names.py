@@ -11,8 +11,9 @@ import pytest
 
 import holdfast as hf
 from holdfast import testing
+from holdfast.operators.aggregate import StageSpec
 from holdfast.operators.lookup import LookupSpec
-from holdfast.operators.spec import AggregateSpec, Column, StageSpec
+from holdfast.operators.spec import AggregateSpec, Column
 from holdfast.operators.stage import InputPlan, StagePlan, TimePlan
 from holdfast.plan.stage_names import by_number, mistakable, renamed, times_renamed
 
