@@ -17,7 +17,6 @@ container would have to run two graphs at once; a change of the graph is rare, a
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -27,11 +26,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.container.job import HostedJob
 from holdfast.container.slices import table_name
-from holdfast.container.staging import Staging
-from holdfast.container.threads import ThreadTable
-from holdfast.errors import FencedError, HoldfastError, StoreError
+from holdfast.driver.former_state import Packed, Replayed
+from holdfast.errors import FencedError, StoreError
 from holdfast.invariants import some
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import Pack, PackWriter, SliceState, pack_name
@@ -42,7 +39,6 @@ from holdfast.plan.numbers import positions
 from holdfast.plan.stage_names import by_number, mistakable, renamed, times_renamed
 from holdfast.spark.rebase import rebase
 from holdfast.state import copies
-from holdfast.state.former import as_now
 
 if TYPE_CHECKING:
     from holdfast.spark.stream import JobPlan
@@ -50,10 +46,6 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("holdfast")
 BYTES_AT_ONCE = 512 << 20
 """About how much state is in memory at a time."""
-_INFLATED = 4  # what packs and segments take in memory, against what they take in the store
-
-Copies = dict[tuple[str, int], pa.RecordBatch]
-"""Full copies by table and slice."""
 
 
 def history(ledger: Ledger, plan: JobPlan) -> list[Sequence[StagePlan]]:
@@ -284,11 +276,11 @@ class Upgrade:
         store, slices = self._ledger.section, self._file.slices
         name = pack_name(fence, label)
         with ExitStack() as stack:
-            source: _Packed | _Replayed
+            source: Packed | Replayed
             if manifest is not None and manifest.epoch == fence.epoch:
-                source = _Packed(self._ledger, manifest, list(self._stored.values()))
+                source = Packed(self._ledger, manifest, list(self._stored.values()))
             else:
-                source = _Replayed(self._ledger, self._file, self._replayed(), manifest, fence.epoch)
+                source = Replayed(self._ledger, self._file, self._replayed(), manifest, fence.epoch)
                 stack.callback(source.close)
             nbytes = PackWriter().write(store, name, self._slices(source, fence.epoch))
         faults.place("driver", "after-pack", fence.epoch)
@@ -304,7 +296,7 @@ class Upgrade:
             wanted += [peer for peer in before[name].peers if peer not in wanted]
         return [plan for name, plan in before.items() if name in wanted]
 
-    def _slices(self, source: _Packed | _Replayed, epoch: int) -> Iterator[SliceState]:
+    def _slices(self, source: Packed | Replayed, epoch: int) -> Iterator[SliceState]:
         """Every table of every slice in the new shape, some slices at a time."""
         slices = self._file.slices
         stages = [_Stage(self._stored.get(plan.name), plan, epoch) for plan in self._asked]
@@ -318,83 +310,6 @@ class Upgrade:
                         yield SliceState(table, number, epoch, copy)
             faults.place("driver", "mid-change", epoch)
             LOG.info("the graph changes: %d of %d slices are converted", group.stop, slices)
-
-
-# --- where the old state comes from ---------------------------------------------------------------------------------
-
-
-class _Packed:
-    """A checkpoint of the very epoch: its packs, as they are."""
-
-    def __init__(self, ledger: Ledger, manifest: Manifest, plans: Sequence[StagePlan]) -> None:
-        self._manifest = manifest
-        self._tables = {
-            table_name(plan.name, at): (plan.name, at, layout)
-            for plan in plans
-            for at, layout in enumerate(plan.operator.tables())
-        }
-        self._packs = {name: Pack.open(ledger.section, name) for name in manifest.packs}
-        self.nbytes = _INFLATED * sum(ledger.section.size(name) for name in manifest.packs)
-
-    def copies(self, slices: Sequence[int], tables: Sequence[str]) -> Copies:
-        found: Copies = {}
-        for number in slices:
-            pack = self._packs[self._manifest.pack_of(number)]
-            for table in tables:
-                copy = _one_batch(pack.slice(table, number))
-                found[table, number] = as_now(*self._tables[table], copy)
-        return found
-
-
-class _Replayed:
-    """A checkpoint, or nothing, and the log above it, applied by the stages as they were."""
-
-    def __init__(
-        self, ledger: Ledger, file: JobFile, plans: Sequence[StagePlan], manifest: Manifest | None, epoch: int
-    ) -> None:
-        self._manifest, self._epoch = manifest, epoch
-        checkpoint = manifest.epoch if manifest else 0
-        own = Ledger(ledger.store, ledger.section_name)
-        logged = sum(ref.nbytes for one in own.prepares(checkpoint + 1, epoch) for ref in one.segments)
-        packed = sum(own.section.size(name) for name in manifest.packs) if manifest else 0
-        self.nbytes = _INFLATED * (packed + logged)
-        LOG.info("the graph changes: %d epochs of the old one are replayed", epoch - checkpoint)
-        self._job: HostedJob | None = None
-        if plans:
-            _refuse_unloadable(plans)
-            self._threads = ThreadTable(os.cpu_count() or 1)
-            self._job = HostedJob(file.job_id, plans, file.slices, own, self._threads, Staging(0))
-
-    def copies(self, slices: Sequence[int], tables: Sequence[str]) -> Copies:
-        if self._job is None:
-            return {}
-        packs: dict[str, list[int]] = {}
-        for number in slices if self._manifest else ():
-            packs.setdefault(self._manifest.pack_of(number), []).append(number)  # type: ignore[union-attr]
-        self._job.restore(slices, self._epoch, self._manifest.epoch if self._manifest else 0, packs)
-        found = {(str(table), number): copy for table, number, _, copy in self._job.reading.packed(self._epoch, slices)}
-        self._job.forget(slices)
-        return found
-
-    def close(self) -> None:
-        if self._job is not None:
-            self._job.close()
-            self._threads.close()
-
-
-def _refuse_unloadable(plans: Sequence[StagePlan]) -> None:
-    for plan in plans:
-        try:
-            plan.build()
-        except HoldfastError:
-            raise
-        except Exception as error:  # unpickling runs whatever code the function needs
-            raise StoreError(
-                f"The function of stage '{plan.name}' as it was cannot be loaded any more: "
-                f"{type(error).__name__}: {error}. It is needed once more, to finish what the log has for it.",
-                safe="Nothing was changed.",
-                todo="Keep the old function's module where it was until the job has started with the new one.",
-            ) from error
 
 
 # --- from shape to shape --------------------------------------------------------------------------------------------
@@ -436,9 +351,3 @@ class _Stage:
             else:
                 copy = copies.reshaped(found[source, number], at, self._layouts[at], self._mapping[at].columns)
                 yield name, self._operator.reshaped(at, copy)
-
-
-def _one_batch(packed: pa.Table) -> pa.RecordBatch:
-    """A table's parts as one; a table without rows has none."""
-    whole = packed.combine_chunks().to_batches()
-    return whole[0] if whole else pa.RecordBatch.from_pylist([], packed.schema)
