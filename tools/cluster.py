@@ -32,21 +32,27 @@ import pyspark
 from holdfast.errors import HoldfastError
 from holdfast.invariants import invariant
 from holdfast.java import find_java
+from holdfast.spark.compat import cores_divide, refuse_unknown
 
 MARK = "HOLDFAST_CLUSTER"  # in the environment of everything the cluster starts
 START_SECONDS = 180.0
-TASK_CPUS = "0.95"  # just under a core: what is left is the place of a container's task
+_DIVIDES = cores_divide(refuse_unknown())
+TASK_CPUS = "0.95" if _DIVIDES else "1"  # just under a core: what is left is the place of a container's task
+CORES_FOR_CONTAINERS = 0 if _DIVIDES else 4  # of each worker: containers take whole ones
 _HOME = Path(pyspark.__file__).parent
 _DEPLOY = "org.apache.spark.deploy"
 
 
 class Cluster:
-    """A running cluster. Leaving the context ends all of it, executors and containers included."""
+    """A running cluster. Leaving the context ends all of it, executors and containers included.
+
+    ``cores`` of each worker are for tasks. Where Spark cannot divide a core its containers have some of their own.
+    """
 
     def __init__(self, workers: int = 2, cores: int = 1, memory: str = "600m", folder: Path | None = None) -> None:
         invariant(workers >= 1, "a cluster has at least one worker")
         self.id = uuid.uuid4().hex
-        self.cores = cores
+        self.cores = cores + CORES_FOR_CONTAINERS
         self.memory = memory
         self._own_folder = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="holdfast-cluster-"))
@@ -321,7 +327,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="start one")
     up.add_argument("--workers", type=int, default=2, help="each on a loopback address of its own (default 2)")
-    up.add_argument("--cores", type=int, default=1, help="of each worker (default 1)")
+    up.add_argument("--cores", type=int, default=1, help="of each worker, for tasks (default 1)")
     up.add_argument("--memory", default="1g", help="of each worker, all of it for its executor (default 1g)")
     commands.add_parser("down", help="end it and everything it runs")
     commands.add_parser("status", help="what runs, and the settings a session needs")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kit import Drill
 
-from tools.cluster import Cluster
+from tools.cluster import TASK_CPUS, Cluster
 
 pytestmark = pytest.mark.spark
 
@@ -28,7 +28,7 @@ def test_speculation(tmp_path: Path, cluster: str) -> None:
     ended = drill.run(
         spark={
             "spark.executor.memory": "512m",
-            "spark.task.cpus": "0.95",
+            "spark.task.cpus": TASK_CPUS,
             "spark.speculation": "true",
             "spark.speculation.interval": "200ms",
             "spark.speculation.multiplier": "1.5",

@@ -30,7 +30,7 @@ from holdfast.master.autoscale import PerExecutor
 from holdfast.master.balance import slices_auto
 from holdfast.plan.former import refuse_readers
 from holdfast.recovery.policies import Auto, FromStore, Line, Star, Tree
-from holdfast.spark import claims
+from holdfast.spark import claims, compat
 from holdfast.spark.claims import Claim
 from holdfast.spark.hadoop import hadoop_creator
 from holdfast.spark.partials import Preaggregation
@@ -47,6 +47,7 @@ READY_SECONDS = 180.0
 
 def start(job: Job, plan: JobPlan, options: Options) -> Run:
     spark = job.spark
+    compat.version_of(spark)  # refuses what it does not know
     if any(query.name == job.name for query in spark.streams.active):
         raise StoreError(
             f"A query named '{job.name}' runs in this session already.",
@@ -110,6 +111,8 @@ def start(job: Job, plan: JobPlan, options: Options) -> Run:
                 shell.history.note("changed", change)
         settings = ContainerSettings(token, listen, options.threads, hash_seed=file.hash_seed)
         launcher = _launcher(job, options, settings, desk)
+        if isinstance(launcher, ExecutorLauncher) and launcher.warning:
+            shell.history.note("warning", launcher.warning)
         host = {
             "job": file.job_id,
             "incarnation": owner.incarnation,

@@ -5,9 +5,10 @@ task starts the container as its child, tells the driver's desk where it is, and
 a second, whether it may stay. The answer is held back until there is something to say, so that a "no" arrives at once
 and a dead driver shows as a broken connection. Whatever ends the task ends the child, also ``kill -9`` of the executor.
 
-The task asks for a hundredth of a core, which fits beside ordinary tasks if ``spark.task.cpus`` is just under 1. With
-dynamic allocation Spark gives a resource profile executors of its own; there a container asks for a whole one, and
-gives it back when it ends. See ``docs/clusters.md``.
+The task asks for a hundredth of a core, which fits beside ordinary tasks if ``spark.task.cpus`` is just under 1; where
+Spark cannot divide a core, for a whole one. No executor is given so many that a task of Spark's has no room beside
+them. With dynamic allocation Spark gives a resource profile executors of its own; there a container asks for a whole
+one, and gives it back when it ends. See ``docs/clusters.md``.
 
 It is long because the task on the executor and the driver's side of it are two ends of one conversation.
 """
@@ -16,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import os
 import threading
 import time
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark import InheritableThread, TaskContext
-from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResourceRequests
+from pyspark.resource import ResourceProfileBuilder
 from pyspark.sql import SparkSession
 
 from holdfast.errors import ContainerError, HoldfastError, from_wire
@@ -38,9 +38,10 @@ from holdfast.launch.local import (
     ContainerProcess,
     ContainerSettings,
 )
+from holdfast.launch.share import share_of
+from holdfast.spark import compat
 from holdfast.wire.client import Address, Client, Unreachable, is_refused
 
-TASK_CPUS = 0.01
 HELD_SECONDS = 1.0  # how long the desk keeps a task waiting for its answer
 DRIVER_SILENCE_SECONDS = 30.0  # a driver that neither answers nor refuses may only be busy
 ASKED_SECONDS = 1.5  # how long a task that is asked to leave may take before its job is cancelled
@@ -64,8 +65,9 @@ class Task:
         deque(rows, maxlen=0)  # Spark keeps a Python worker for the next task only if its input was read to the end
         context = TaskContext.get()
         context = some(context, "it runs inside a Spark task")
-        executor, host = where_am_i()
+        executor, host, cores = where_am_i()
         me = {"container": self.container, "attempt": context.taskAttemptId(), "executor": executor, "host": host}
+        me["cores"] = cores
         with Client(self.desk, self.settings.token) as desk:
             try:
                 yield self._run(desk, me, host)
@@ -117,17 +119,17 @@ def _ask(desk: Client, question: str, header: dict[str, Any]) -> dict[str, Any]:
     return desk.call(question, header, timeout=HELD_SECONDS + 4.0)[0]
 
 
-def where_am_i() -> tuple[str, str]:
-    """The id and the host name that Spark knows this task's executor by.
+def where_am_i() -> tuple[str, str, int]:
+    """The id and the host name that Spark knows this task's executor by, and its cores (0: it does not say).
 
-    Python tasks are not told. Every cluster manager starts executors with both on the command line, and the executor
+    Python tasks are not told. Every cluster manager starts executors with these on the command line, and the executor
     is the parent of our parent, the daemon that forks Python workers.
     """
     executor = _parent(os.getppid())
     words = Path(f"/proc/{executor}/cmdline").read_bytes().decode(errors="replace").split("\0") if executor else []
     said = dict(itertools.pairwise(words))
     try:
-        return said["--executor-id"], said["--hostname"]
+        return said["--executor-id"], said["--hostname"], int(said.get("--cores", 0))
     except KeyError:
         raise ContainerError(
             "This task's executor does not say its id and host name.",
@@ -178,7 +180,9 @@ class ExecutorLauncher:
         self.stories: dict[str, _Story] = {}
         conf = self.spark.getConf()
         self._dynamic = conf.get("spark.dynamicAllocation.enabled", "false") == "true"
-        self.profile = _profile(conf.get, str(self.spark.master), self._dynamic)
+        divides = compat.cores_divide(compat.version_of(spark))
+        self.share = share_of(conf.get, str(self.spark.master), dynamic=self._dynamic, divides=divides)
+        self.profile = ResourceProfileBuilder().require(compat.task_request(self.share.cpus, divides)).build
         self._executors: frozenset[str] = frozenset()
         self.questions: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "arrived": self._arrived,
@@ -199,6 +203,16 @@ class ExecutorLauncher:
             if self._executors != known:
                 known, settled = self._executors, time.monotonic() + SETTLING_SECONDS
             time.sleep(0.05)
+
+    @property
+    def warning(self) -> str | None:
+        """What whoever starts a job should know."""
+        if self._dynamic or self.share.cpus < 1:
+            return None
+        return (
+            "this Spark cannot divide a core: each container takes a whole one from the tasks of its executor "
+            "(from Spark 4.3 on a hundredth)"
+        )
 
     def start(self, name: str) -> ExecutorContainer:
         invariant(name not in self.stories, "a name is given once")
@@ -257,7 +271,8 @@ class ExecutorLauncher:
             if story.attempt is None:
                 counts = self._containers_of()
                 fewest = min((counts[other] for other in self._executors), default=0)
-                if counts[executor] > fewest and story.tries < self._most_tries():
+                crowded = counts[executor] > fewest and story.tries < self._most_tries()
+                if crowded or counts[executor] >= self.share.room(header["cores"]):
                     return {"do": "elsewhere"}
                 story.attempt, story.executor, story.host = attempt, executor, header["host"]
                 return {"do": "start"}
@@ -295,6 +310,12 @@ class ExecutorLauncher:
     def _story(self, header: dict[str, Any]) -> _Story | None:
         story = self.stories.get(header["container"])
         return story if story is not None and story.attempt == header["attempt"] else None
+
+    def pause(self, story: _Story) -> None:
+        """Where no executor has room the next try is no better than the last, unless it comes later."""
+        if story.tries > self._most_tries():
+            with self.changed:
+                self.changed.wait_for(lambda: not story.wanted, HELD_SECONDS)
 
     def _most_tries(self) -> int:
         """Spark offers executors in random order, so this many misses in a row mean that the best one has no room."""
@@ -348,7 +369,8 @@ class ExecutorContainer:
             f"Container '{self.container}' could not start on an executor: "
             f"{ended or f'no executor had room for it within {START_SECONDS:.0f} s'}.",
             safe="The store was not changed by it.",
-            todo="Look at the executors' logs, and whether spark.task.cpus leaves room for it (docs/clusters.md).",
+            todo="Look at the executors' logs, and whether they have room: each container takes "
+            f"{self._launcher.share.text}, and a task must fit beside them (docs/clusters.md).",
         )
 
     def on_exit(self, call: Callable[[str, str], None]) -> None:
@@ -396,26 +418,9 @@ class ExecutorContainer:
                 if told != "elsewhere":
                     break
                 story.tries += 1
+                launcher.pause(story)
         except Exception as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             reason = f"its Spark job failed: {lines[0]}"
         finally:
             launcher.finish(self.container, reason)
-
-
-def _profile(conf: Callable[[str, str], str | None], master: str, dynamic: bool) -> ResourceProfile:
-    """The share of an executor that a container's task asks for."""
-    fallback = "1" if master.startswith(("yarn", "k8s")) or dynamic else "0"
-    cores = int(conf("spark.executor.cores", fallback) or 0)
-    each = float(conf("spark.task.cpus", "1") or 1)
-    if dynamic:
-        share = float(max(cores, 1))
-    else:
-        share = TASK_CPUS
-        if cores and math.floor((cores - share) / each) < 1:
-            raise ContainerError(
-                f"Executors of {cores} cores have no room for a task beside a container (spark.task.cpus = {each:g}).",
-                safe="Nothing was started.",
-                todo="Start the session with spark.task.cpus=0.95, or with more cores an executor.",
-            )
-    return ResourceProfileBuilder().require(TaskResourceRequests().cpus(share)).build

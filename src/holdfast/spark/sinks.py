@@ -24,7 +24,7 @@ from holdfast.invariants import some
 from holdfast.plan.epochs import Epoch
 from holdfast.plan.graph import Sink as SinkPlan
 from holdfast.plan.types import simple_type
-from holdfast.spark import stamps
+from holdfast.spark import compat, stamps
 from holdfast.spark.hadoop import list_names, local_path
 from holdfast.spark.settling import Settled
 from holdfast.spark.stamps import EPOCH_COLUMN
@@ -183,13 +183,12 @@ class MemorySink:
         self.wants = wants
         self.view = option(options, "queryName") or name
         client = _client(spark)
-        sources = "org.apache.spark.sql.execution.streaming.sources"
-        self._sink = JavaClass(f"{sources}.MemorySink", client)()
+        self._sink = JavaClass("org.apache.spark.sql.execution.streaming.sources.MemorySink", client)()
         session = spark._jsparkSession
         columns = JavaClass("org.apache.spark.sql.catalyst.types.DataTypeUtils", client).toAttributes(
             session.parseDataType(schema.json())
         )
-        plan = JavaClass(f"{sources}.MemoryPlan", client)(self._sink, columns)
+        plan = JavaClass("org.apache.spark.sql.execution.streaming.sources.MemoryPlan", client)(self._sink, columns)
         rows = JavaClass("org.apache.spark.sql.classic.Dataset", client).ofRows(session, plan)
         try:
             rows.createOrReplaceTempView(self.view)
@@ -315,25 +314,8 @@ def _file_stream_sink(
     partition_by: Sequence[str],
     schema: StructType,
 ) -> Any:
-    """Spark's ``FileStreamSink``, made by the code that makes it for ``writeStream``."""
-    client = _client(spark)
-    python = JavaClass("org.apache.spark.api.python.PythonUtils", client)
-    none = JavaClass("scala.Option", client).empty()
-    session = spark._jsparkSession
     try:
-        source = JavaClass("org.apache.spark.sql.execution.datasources.DataSource", client)(
-            session,
-            format,
-            python.toSeq([]),
-            none,
-            python.toSeq(list(partition_by)),
-            none,
-            python.toScalaMap(dict(options)),
-            none,
-            none,
-        )
-        append = JavaClass("org.apache.spark.sql.streaming.OutputMode", client).Append()
-        return source.createSink(append, session.parseDataType(schema.json()))
+        return compat.file_stream_sink(spark, _client(spark), format, options, partition_by, schema.json())
     except (PySparkException, Py4JError) as error:
         raise PlanError(
             f"Sink {name!r} cannot write {format} files: {_first_line(error)}",

@@ -1,0 +1,56 @@
+"""What containers ask of executors, where Spark divides cores and where it does not."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from holdfast.errors import ContainerError
+from holdfast.launch.share import Share, share_of
+
+
+def on(
+    cores: str, cpus: str = "1", master: str = "spark://somewhere", *, divides: bool, dynamic: bool = False
+) -> Share:
+    settings = {"spark.executor.cores": cores, "spark.task.cpus": cpus}
+    return share_of(lambda key, other: settings[key] or other, master, dynamic=dynamic, divides=divides)
+
+
+def test_executors_without_room_for_a_task_are_refused() -> None:
+    """Such a job would wait for ever: the container's hundredth of the only core leaves less than a task wants."""
+    with pytest.raises(ContainerError, match="no room for a task") as refused:
+        on("1", divides=True)
+    assert "spark.task.cpus=0.95" in refused.value.todo
+    with pytest.raises(ContainerError, match="no room for a task"):
+        on("", master="yarn", divides=True)  # one core is what executors have there by default
+
+
+def test_a_container_that_takes_a_core_is_told_of_a_second_one() -> None:
+    with pytest.raises(ContainerError, match="which takes a whole core") as refused:
+        on("1", divides=False)
+    assert "at least 2 cores" in refused.value.todo
+    with pytest.raises(ContainerError, match="no room for a task") as refused:
+        on("2", "2", divides=False)
+    assert "at least 3 cores" in refused.value.todo
+
+
+def test_one_task_always_fits_beside_the_containers_of_an_executor() -> None:
+    assert on("1", "0.95", divides=True).room(1) == 5
+    assert on("2", divides=True).room(2) == 100
+    for cores in range(2, 9):
+        share = on(str(cores), divides=False)
+        assert share.cpus == 1.0
+        assert share.room(cores) == cores - 1
+
+
+def test_an_executor_that_does_not_say_its_cores_takes_all_that_come() -> None:
+    assert on("", divides=False).room(0) == math.inf
+    assert on("", divides=False).room(1) == 0  # and one that says that it has one core none
+
+
+@pytest.mark.parametrize("divides", [True, False])
+def test_with_dynamic_allocation_a_container_has_a_whole_executor(divides: bool) -> None:
+    share = on("4", divides=divides, dynamic=True)
+    assert (share.cpus, share.room(4)) == (4.0, math.inf)
+    assert on("", divides=divides, dynamic=True).cpus == 1.0
