@@ -65,18 +65,29 @@ def miniature(tmp_path: Path) -> Path:
         '[project]\nname = "holdfast"\nversion = "0.1.0"\n'
     )
     (root / "backend.py").write_text(BACKEND)
-    wheel = tmp_path / "pinned-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("pinned.py", "NAME = 'the pinned one'\n")
-        archive.writestr("pinned-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: pinned\nVersion: 1.0\n")
-        archive.writestr("pinned-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-        digest = hashlib.sha256(b"NAME = 'the pinned one'\n").digest()
-        record = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
-        archive.writestr("pinned-1.0.dist-info/RECORD", f"pinned.py,sha256={record},24\n")
-    right = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    (root / "requirements.lock").write_text(f"pinned @ {wheel.as_uri()} --hash=sha256:{right}\n")
+    made = wheel(tmp_path, "pinned", "1.0", {"pinned.py": "NAME = 'the pinned one'\n"})
+    (root / "requirements.lock").write_text(f"pinned @ {made.as_uri()} --hash=sha256:{digest_of(made)}\n")
     (root / "requirements-build.lock").write_text("# nothing\n")
     return root
+
+
+def wheel(folder: Path, name: str, version: str, files: dict[str, str]) -> Path:
+    made = folder / f"{name}-{version}-py3-none-any.whl"
+    info = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(made, "w") as archive:
+        record = ""
+        for file, text in files.items():
+            archive.writestr(file, text)
+            sums = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+            record += f"{file},sha256={sums},{len(text)}\n"
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", record)
+    return made
+
+
+def digest_of(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -186,7 +197,7 @@ def test_help_lists_every_command() -> None:
         shown = dev(ROOT, *arguments)
         assert shown.returncode == 0
         assert [line.split()[1] for line in shown.stdout.splitlines()] == [
-            *("demo", "test", "test", "bench", "cluster", "sim", "docs", "shell", "help")
+            *("demo", "test", "test", "test", "bench", "cluster", "sim", "docs", "shell", "help")
         ]
 
 
@@ -220,6 +231,44 @@ def test_test_runs_every_check_and_fails_if_any_does(started: Started) -> None:
     assert done.stdout.splitlines() == ["ruff check .", "ruff format --check .", "pytest -n auto -k one two", "mypy"]
     assert done.returncode == 1
     assert done.stderr == "[dev] Failed: ruff check, mypy\n"
+
+
+def test_another_spark_has_an_environment_of_its_own_and_all_else_as_it_is_pinned(tmp_path: Path) -> None:
+    root = miniature(tmp_path)
+    said = (
+        "import os, sys, pinned, pyspark\n"
+        "print(pinned.NAME, pyspark.__version__, sys.argv[1:], os.environ['PYSPARK_PYTHON'] == sys.executable)\n"
+    )
+    pins = {}
+    for version in ("4.1.9", "4.3.0"):
+        files = {"pyspark.py": f"__version__ = '{version}'\n", "pytest.py": said}
+        digest = digest_of(wheel(tmp_path, "pyspark", version, files))
+        pins[version] = f"pyspark=={version} \\\n    --hash=sha256:{digest}\n    # via holdfast\n"
+    lock, other = root / "requirements.lock", root / "requirements-spark-4.1.lock"
+    first = lock.read_text()
+    lock.write_text(f"# of everything\n{pins['4.3.0']}{first}")
+    other.write_text(pins["4.1.9"])
+    done = dev(root, "test", "--spark", "4.1", "-k", "one", PIP_FIND_LINKS=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "the pinned one 4.1.9 ['-n', 'auto', '-k', 'one'] True\n"
+    assert "Making .venv-4.1 with" in done.stderr
+    assert not (root / ".venv").exists()
+    refused = dev(root, "test", "--spark", "4.0")
+    assert refused.returncode == 1
+    assert "There is no lock for Spark '4.0'" in refused.stderr
+    other.write_text(pins["4.1.9"].split("sha256:")[0] + "sha256:" + "0" * 64 + "\n")
+    refused = dev(root, "test", "--spark", "4.1", PIP_FIND_LINKS=str(tmp_path), PIP_FORCE_REINSTALL="1")
+    assert refused.returncode != 0
+    assert "HASH" in refused.stderr.upper()
+
+
+@pytest.mark.parametrize("lock", sorted(ROOT.glob("requirements-spark-*.lock")), ids=lambda lock: lock.stem)
+def test_a_lock_of_another_spark_is_one_pin_of_that_spark(lock: Path) -> None:
+    version = lock.stem.rpartition("-")[2]
+    pins = [line for line in lock.read_text().splitlines() if not line.startswith(("#", " "))]
+    assert len(pins) == 1
+    assert pins[0].startswith(f"pyspark=={version}.")
+    assert f"pyspark=={version}." not in (ROOT / "requirements.lock").read_text()
 
 
 def test_ci_runs_the_tests() -> None:
