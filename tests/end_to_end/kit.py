@@ -95,6 +95,7 @@ class Drill:
     keys: int = 500
     seed: int = 1
     config: dict[str, Any] = field(default_factory=dict)
+    python: str = sys.executable
 
     def __post_init__(self) -> None:
         for folder in ("out", "result", "faults"):
@@ -127,11 +128,11 @@ class Drill:
             **os.environ,
             "HOLDFAST_FAULTS": str(self.base / "faults"),
             "DRILL": str(config),
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "PYSPARK_PYTHON": self.python,
+            "PYSPARK_DRIVER_PYTHON": self.python,
         }
         return subprocess.Popen(
-            [sys.executable, str(DRIVER), str(config)],
+            [self.python, str(DRIVER), str(config)],
             env=environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
