@@ -23,11 +23,12 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pyspark import InheritableThread, TaskContext
-from pyspark.resource import ResourceProfileBuilder
+from pyspark.resource import ResourceProfile, ResourceProfileBuilder
 from pyspark.sql import SparkSession
 
 from holdfast.errors import ContainerError, HoldfastError, from_wire
@@ -180,9 +181,8 @@ class ExecutorLauncher:
         self.stories: dict[str, _Story] = {}
         conf = self.spark.getConf()
         self._dynamic = conf.get("spark.dynamicAllocation.enabled", "false") == "true"
-        divides = compat.cores_divide(compat.version_of(spark))
-        self.share = share_of(conf.get, str(self.spark.master), dynamic=self._dynamic, divides=divides)
-        self.profile = ResourceProfileBuilder().require(compat.task_request(self.share.cpus, divides)).build
+        self._divides = compat.cores_divide(compat.version_of(spark))
+        self.share = share_of(conf.get, str(self.spark.master), dynamic=self._dynamic, divides=self._divides)
         self._executors: frozenset[str] = frozenset()
         self.questions: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "arrived": self._arrived,
@@ -203,6 +203,10 @@ class ExecutorLauncher:
             if self._executors != known:
                 known, settled = self._executors, time.monotonic() + SETTLING_SECONDS
             time.sleep(0.05)
+
+    @cached_property
+    def profile(self) -> ResourceProfile:
+        return ResourceProfileBuilder().require(compat.task_request(self.share.cpus, self._divides)).build
 
     @property
     def warning(self) -> str | None:
