@@ -18,6 +18,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
+from holdfast.spark import compat
+
 PATIENCE = 30.0
 """Seconds for what ends by itself at once, unless the machine is busy."""
 FILES = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -40,6 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     How long an example takes says how busy the machine is, and decides nothing.
     """
+    if compat.refuse_unknown() < (4, 2):  # whoever collects leaves a socket to the garbage collector: Spark's own
+        config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
     slow = [HealthCheck.too_slow]
     settings.register_profile("steady", derandomize=True, deadline=None, suppress_health_check=slow)
     settings.register_profile("searching", deadline=None, suppress_health_check=slow)

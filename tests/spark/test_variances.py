@@ -16,6 +16,7 @@ from pyspark.sql import functions as sf
 from holdfast.operators.aggregate import AggregateOperator, StageSpec
 from holdfast.operators.ahead import PartialColumn
 from holdfast.operators.spec import AggregateSpec, Column
+from holdfast.spark import compat
 from holdfast.spark.preaggregate import partial_aggregate
 
 pytestmark = pytest.mark.spark
@@ -58,6 +59,10 @@ def test_variances_are_at_least_as_near_as_sparks(spark: SparkSession, mean: flo
     assert statistics.mean(off) <= 1.1 * statistics.mean(spark_off) + 1e-15
 
 
+SQUARES_NOT_FINITE = "inf,0,inf,7.500000000000002e+307,inf,nan,nan,nan,nan,,,0,inf,0,0,0,inf"
+"""What Spark says of the values below, one after the other."""
+
+
 def test_where_squares_are_not_finite(spark: SparkSession) -> None:
     values = [
         *([1e300, 1.0], [1e300, 1e300], [1e300, -1e300, 5.0], [1.5e154, 0.0, 0.0], [1.5e154, -1.5e154, *[0.0] * 10]),
@@ -66,7 +71,10 @@ def test_where_squares_are_not_finite(spark: SparkSession) -> None:
     ]
     pairs = [(key, value) for key, rows in enumerate(values) for value in rows]
     frame = spark.createDataFrame(pairs, "k0 bigint, v0 double").coalesce(1)
-    theirs = dict(frame.groupBy("k0").agg(sf.var_samp("v0")).collect())
+    theirs = [float(text) if text else None for text in SQUARES_NOT_FINITE.split(",")]
+    if compat.version_of(spark) >= (4, 3):  # before, it merged with a part that has no rows, and had NaN for it
+        found = dict(frame.groupBy("k0").agg(sf.var_samp("v0")).collect())
+        assert repr([found[key] for key in range(len(values))]) == repr(theirs)
     for updating in (False, True):
         ours = _results(frame.toArrow(), updating=updating)
         for key, rows in enumerate(values):
