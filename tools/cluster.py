@@ -32,11 +32,11 @@ import pyspark
 from holdfast.errors import HoldfastError
 from holdfast.invariants import invariant
 from holdfast.java import find_java
-from holdfast.spark.compat import cores_divide, refuse_unknown
+from holdfast.spark.compat import cores_divide
 
 MARK = "HOLDFAST_CLUSTER"  # in the environment of everything the cluster starts
 START_SECONDS = 180.0
-_DIVIDES = cores_divide(refuse_unknown())
+_DIVIDES = cores_divide()
 TASK_CPUS = "0.95" if _DIVIDES else "1"  # just under a core: what is left is the place of a container's task
 CORES_FOR_CONTAINERS = 0 if _DIVIDES else 4  # of each worker: containers take whole ones
 _HOME = Path(pyspark.__file__).parent

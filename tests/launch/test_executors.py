@@ -220,6 +220,7 @@ def drive(settings: dict[str, str], folder: str) -> None:
     from holdfast.launch.executors import ExecutorLauncher
     from holdfast.launch.fleet import Fleet, Silence
     from holdfast.launch.local import ContainerSettings
+    from holdfast.spark.compat import cores_divide
 
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever else is printed goes to the log
@@ -231,7 +232,7 @@ def drive(settings: dict[str, str], folder: str) -> None:
     spark = builder.getOrCreate()
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     lost: dict[str, str] = {}
-    launcher = ExecutorLauncher(spark, ContainerSettings("secret"), lambda: desk.address)
+    launcher = ExecutorLauncher(spark, ContainerSettings("secret"), lambda: desk.address, divides=cores_divide(spark))
     desk = Desk("127.0.0.1", "secret", launcher.questions)
     host: dict[str, Any] = {"job": "j", "incarnation": 1, "stages": [PLAN.to_dict()], "slices": 4}
     host |= {"store": f"{folder}/store", "section": "main"}

@@ -60,12 +60,12 @@ def test_with_dynamic_allocation_a_container_has_a_whole_executor(divides: bool)
     assert on("", divides=divides, dynamic=True).cpus == 1.0
 
 
-def launcher(version: str, **settings: str) -> ExecutorLauncher:
+def launcher(*, divides: bool, **settings: str) -> ExecutorLauncher:
     """One that has a session's settings and no Spark behind them."""
     conf = {f"spark.{key.replace('_', '.')}": value for key, value in settings.items()}
     context = SimpleNamespace(getConf=lambda: conf, master="spark://somewhere", _jsc=None)
-    session: Any = SimpleNamespace(sparkContext=context, version=version)
-    return ExecutorLauncher(session, ContainerSettings("secret"), lambda: pytest.fail("nobody asks"))
+    session: Any = SimpleNamespace(sparkContext=context)
+    return ExecutorLauncher(session, ContainerSettings("secret"), lambda: pytest.fail("nobody asks"), divides=divides)
 
 
 def arrive(made: ExecutorLauncher, container: str, executor: str, cores: int) -> str:
@@ -75,20 +75,20 @@ def arrive(made: ExecutorLauncher, container: str, executor: str, cores: int) ->
 
 
 def test_an_executor_takes_no_container_that_would_leave_its_tasks_no_room() -> None:
-    made = launcher("4.2.0", executor_cores="3")
+    made = launcher(divides=False, executor_cores="3")
     assert [arrive(made, f"c{number}", "0", 3) for number in range(3)] == ["start", "start", "elsewhere"]
     assert arrive(made, "c2", "1", 3) == "start"
     assert arrive(made, "c3", "2", 1) == "elsewhere"  # a worker with fewer cores than the others
 
 
 def test_a_hundredth_of_a_core_is_all_that_a_container_takes_where_spark_divides_cores() -> None:
-    made = launcher("4.3.0", executor_cores="1", task_cpus="0.95")
+    made = launcher(divides=True, executor_cores="1", task_cpus="0.95")
     asked = [arrive(made, f"c{number}", "0", 1) for number in range(6)]
     assert asked == [*["start"] * 5, "elsewhere"]
     assert made.warning is None
 
 
 def test_whoever_starts_a_job_is_told_what_containers_take() -> None:
-    assert "takes a whole one" in str(launcher("4.1.4", executor_cores="2").warning)
+    assert "takes a whole one" in str(launcher(divides=False, executor_cores="2").warning)
     alone = {"executor_cores": "2", "dynamicAllocation_enabled": "true"}
-    assert launcher("4.1.4", **alone).warning is None
+    assert launcher(divides=False, **alone).warning is None

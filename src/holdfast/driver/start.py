@@ -213,7 +213,7 @@ def _launcher(job: Job, options: Options, settings: ContainerSettings, desk: Des
     """On the executors if there are any, as children of the driver if it is all there is."""
     if not _on_executors(job, options):
         return ChildLauncher(settings)
-    launcher = ExecutorLauncher(job.spark, settings, lambda: desk.address)
+    launcher = ExecutorLauncher(job.spark, settings, lambda: desk.address, divides=compat.cores_divide(job.spark))
     desk.answer(launcher.questions)
     return launcher
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark import InheritableThread, TaskContext
-from pyspark.resource import ResourceProfile, ResourceProfileBuilder
+from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResourceRequests
 from pyspark.sql import SparkSession
 
 from holdfast.errors import ContainerError, HoldfastError, from_wire
@@ -40,7 +40,6 @@ from holdfast.launch.local import (
     ContainerSettings,
 )
 from holdfast.launch.share import share_of
-from holdfast.spark import compat
 from holdfast.wire.client import Address, Client, Unreachable, is_refused
 
 HELD_SECONDS = 1.0  # how long the desk keeps a task waiting for its answer
@@ -170,10 +169,13 @@ class _Story:
 class ExecutorLauncher:
     """Starts containers on the executors of a session, spread as evenly as there are executors.
 
-    ``desk`` is asked when a container starts; the desk must answer ``questions``.
+    ``desk`` is asked when a container starts; the desk must answer ``questions``. ``divides``: this Spark lets a
+    task ask for less than a core.
     """
 
-    def __init__(self, spark: SparkSession, settings: ContainerSettings, desk: Callable[[], Address]) -> None:
+    def __init__(
+        self, spark: SparkSession, settings: ContainerSettings, desk: Callable[[], Address], *, divides: bool
+    ) -> None:
         self.settings = settings
         self.spark = spark.sparkContext
         self.desk = desk
@@ -181,8 +183,8 @@ class ExecutorLauncher:
         self.stories: dict[str, _Story] = {}
         conf = self.spark.getConf()
         self._dynamic = conf.get("spark.dynamicAllocation.enabled", "false") == "true"
-        self._divides = compat.cores_divide(compat.version_of(spark))
-        self.share = share_of(conf.get, str(self.spark.master), dynamic=self._dynamic, divides=self._divides)
+        self._divides = divides
+        self.share = share_of(conf.get, str(self.spark.master), dynamic=self._dynamic, divides=divides)
         self._executors: frozenset[str] = frozenset()
         self.questions: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "arrived": self._arrived,
@@ -206,7 +208,8 @@ class ExecutorLauncher:
 
     @cached_property
     def profile(self) -> ResourceProfile:
-        return ResourceProfileBuilder().require(compat.task_request(self.share.cpus, self._divides)).build
+        cpus = self.share.cpus if self._divides else int(self.share.cpus)
+        return ResourceProfileBuilder().require(TaskResourceRequests().cpus(cpus)).build
 
     @property
     def warning(self) -> str | None:

@@ -16,7 +16,6 @@ from py4j.java_gateway import JavaClass
 from holdfast.errors import PlanError
 
 if TYPE_CHECKING:
-    from pyspark.resource import TaskResourceRequests
     from pyspark.sql import SparkSession
 
 OLDEST, NEWEST = (4, 1), (4, 3)
@@ -72,16 +71,10 @@ def file_stream_sink(
     return source.createSink(append)
 
 
-def cores_divide(version: Version) -> bool:
-    """Whether a task may ask for less than a core, and so stand beside others at no cost."""
-    return version >= _PARTS_OF_CORES
-
-
-def task_request(cpus: float, divides: bool) -> TaskResourceRequests:
-    """What a task asks for."""
-    from pyspark.resource import TaskResourceRequests
-
-    return TaskResourceRequests().cpus(cpus if divides else int(cpus))
+def cores_divide(spark: SparkSession | None = None) -> bool:
+    """Whether a task may ask for less than a core, and so stand beside others at no cost; without a session, in one of
+    the PySpark that is installed."""
+    return (refuse_unknown() if spark is None else version_of(spark)) >= _PARTS_OF_CORES
 
 
 def _text(version: Version) -> str:
