@@ -25,7 +25,7 @@ from holdfast.log.ledger import Ledger
 from holdfast.log.store import Store
 
 pytestmark = pytest.mark.spark
-STORES = sorted((Path(__file__).parents[1] / "stores").glob("*.tar.xz"))
+STORES = sorted((Path(__file__).parents[1] / "stores").glob("format-*.tar.xz"))
 ROWS, FIRST_SECOND = 200, 1_767_225_600
 TOTALS, WINDOWS = "source_by_part_agg", "source_by_name_tumbling"
 BEST = f"{TOTALS}_by_last_top_k"
