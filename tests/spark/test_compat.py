@@ -61,7 +61,9 @@ NAMED: dict[str, tuple[str, ...]] = {
     f"{STREAMING}.sources.MemoryPlan": ("MemoryPlan(MemorySink,Seq)",),
     f"{STREAMING}.runtime.StreamingQueryWrapper": ("streamingQuery()",),
     f"{STREAMING}.runtime.StreamExecution": ("lastExecution()",),
-    "org.apache.spark.sql.Row": ("isNullAt(int)", "getLong(int)"),
+    f"{SPARK}.sql.Column": ("Column(ColumnNode)", "node()"),
+    f"{SPARK}.sql.internal.SortOrder": ("child()", "nullOrdering()", "sortDirection()"),
+    f"{SPARK}.sql.Row": ("isNullAt(int)", "getLong(int)"),
     "java.util.Collections": ("singletonList(Object)",),
     "scala.jdk.javaapi.CollectionConverters": ("asScala(Iterator)",),
     "scala.Option": ("empty()",),
@@ -140,7 +142,7 @@ def test_this_pyspark_has_every_private_name_that_is_used(spark: SparkSession) -
     """What begins with an underscore and is not ours is promised by nobody."""
     context, frame = spark.sparkContext, spark.range(1)
     for thing, name in [
-        *((spark, "_jsparkSession"), (frame, "_jdf"), (frame, "_show_string"), (context, "_jsc")),
+        *((spark, "_jsparkSession"), (frame.id, "_jc"), (frame, "_jdf"), (frame, "_show_string"), (context, "_jsc")),
         *((context, "_gateway"), (context._gateway, "_gateway_client")),
     ]:
         assert hasattr(thing, name), f"PySpark {pyspark.__version__} has no {type(thing).__name__}.{name}"
