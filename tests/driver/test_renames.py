@@ -24,6 +24,7 @@ from holdfast.operators.aggregate import StageSpec
 from holdfast.operators.spec import AggregateSpec
 from holdfast.operators.stage import StagePlan, TimePlan
 from holdfast.operators.window import WindowSpec
+from holdfast.plan.fingerprint import Fingerprint
 from holdfast.spark.stream import JobPlan
 
 
@@ -45,8 +46,8 @@ class Drawn:
     stages: Sequence[StagePlan]
     made_names: list[str] = field(default_factory=list)
 
-    def fingerprint(self) -> dict[str, Any]:
-        return {"sources": ["rows"]}
+    def fingerprint(self) -> Fingerprint:
+        return Fingerprint(("rows",))
 
 
 class Old(Shop):

@@ -42,6 +42,7 @@ from holdfast.operators.spec import AggregateSpec, Column
 from holdfast.operators.stage import InputPlan, StagePlan
 from holdfast.operators.window import WindowSpec
 from holdfast.plan.changes import compare
+from holdfast.plan.fingerprint import Fingerprint
 from holdfast.state.typed import StateSpec
 
 SLICES = 4
@@ -168,7 +169,9 @@ class Shop:
         assert found.converts
         former = self.ledger.graph()
         graph = former.graph if former else {"sources": []}
-        upgrade = Upgrade(self.ledger, JobFile("j", "job", graph, SLICES, 0), stored, asked, graph, found)
+        upgrade = Upgrade(
+            self.ledger, JobFile("j", "job", graph, SLICES, 0), stored, asked, Fingerprint.from_dict(graph), found
+        )
         upgrade.perform(self.ledger.take_ownership("h", 1, "").incarnation)
         return upgrade
 
@@ -442,7 +445,7 @@ def test_sources_that_others_read_cost_no_conversion(shop: Shop) -> None:
     file = JobFile("j", "job", {"sources": ["a"]}, SLICES, 0, stages=[NEW.to_dict()])
     shop.ledger.open_or_create_job(file)
     for places in (["a", "a"], ["a", "a", "a"]):
-        upgrade = Upgrade(shop.ledger, file, [NEW], [NEW], {"sources": places}, compare([NEW], [NEW]))
+        upgrade = Upgrade(shop.ledger, file, [NEW], [NEW], Fingerprint(tuple(places)), compare([NEW], [NEW]))
         graph = upgrade.perform(shop.ledger.take_ownership("h", 1, "").incarnation)
         assert (graph.epoch, graph.packs) == (0, [])
         shop = shop.reopened()
@@ -667,7 +670,7 @@ def test_rivals(shop: Shop) -> None:
     other = Shop(shop.path.with_name("other"))
     other.epochs(1)
     found = compare([OLD], [NEW])
-    late = Upgrade(other.ledger, JobFile("j", "job", {}, SLICES, 0), [OLD], [NEW], {}, found)
+    late = Upgrade(other.ledger, JobFile("j", "job", {}, SLICES, 0), [OLD], [NEW], Fingerprint(()), found)
     mine = other.ledger.take_ownership("h", 1, "").incarnation
     other.reopened().ledger.take_ownership("h", 2, "")
     with pytest.raises(FencedError):

@@ -168,7 +168,7 @@ def _job_file(job: Job, plan: JobPlan, ledger: Ledger, slices: int) -> JobFile:
     wanted = JobFile(
         uuid.uuid4().hex,
         job.name,
-        plan.fingerprint(),
+        plan.fingerprint().to_dict(),
         slices,
         time.time_ns() // 1_000_000,
         stages=[stage.to_dict() for stage in plan.stages],

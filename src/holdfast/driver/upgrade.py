@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -35,6 +35,7 @@ from holdfast.log.pack import Pack, PackWriter, SliceState, pack_name
 from holdfast.log.records import SPARK, Fence, GraphFile, JobFile, Manifest
 from holdfast.operators.stage import StagePlan
 from holdfast.plan.changes import Comparison, TableSource, compare, mapping, mends
+from holdfast.plan.fingerprint import Fingerprint
 from holdfast.plan.numbers import positions
 from holdfast.plan.stage_names import by_number, mistakable, renamed, times_renamed
 from holdfast.spark.rebase import rebase
@@ -60,6 +61,7 @@ def look(ledger: Ledger, file: JobFile, plan: JobPlan, drop: Sequence[str] = ())
     ``drop`` has stages of the store that the job is known to have no more."""
     graph = ledger.graph()
     stored, fingerprint = (graph.stages, graph.graph) if graph else (file.stages, file.graph)
+    known = Fingerprint.from_dict(fingerprint)
     if not stored:
         return None  # a store from before stages were written down: its fingerprint is the same
     before, now = (
@@ -68,7 +70,7 @@ def look(ledger: Ledger, file: JobFile, plan: JobPlan, drop: Sequence[str] = ())
     )
     asked = plan.fingerprint()
     names = by_number(before, now)
-    found = compare([renamed(one, names) for one in before], now, fingerprint["sources"], asked["sources"])
+    found = compare([renamed(one, names) for one in before], now, known.sources, asked.sources)
     if names and (found.refusals or found.changes):
         raise _not_as_it_was(file.name, names, found)
     made = graph.made_names if graph else file.made_names
@@ -133,7 +135,7 @@ class Upgrade:
         file: JobFile,
         stored: Sequence[StagePlan],
         asked: Sequence[StagePlan],
-        fingerprint: dict[str, Any],
+        fingerprint: Fingerprint,
         found: Comparison,
         names: Mapping[str, str] | None = None,
         made_names: Sequence[str] = (),
@@ -151,10 +153,10 @@ class Upgrade:
         former = ledger.graph()
         self._converts = found.converts or bool(self._names)
         self._alike = not found.converts  # but for names
-        known = former.graph if former else file.graph
+        known = Fingerprint.from_dict(former.graph if former else file.graph)
         # The source at each place of Spark's plan, as it was and as it is.
-        self._places = known.get("sources", []), fingerprint.get("sources", [])
-        self._shared = [*known.get("shared", []), *fingerprint.get("shared", [])]
+        self._places = known.sources, fingerprint.sources
+        self._shared = [*known.shared, *fingerprint.shared]
 
     @property
     def moves_sources(self) -> bool:
@@ -219,7 +221,7 @@ class Upgrade:
             version=version,
             epoch=epoch,
             incarnation=incarnation,
-            graph=self._fingerprint,
+            graph=self._fingerprint.to_dict(),
             stages=[plan.to_dict() for plan in self._asked],
             changes=list(self.changes),
             packs=[],

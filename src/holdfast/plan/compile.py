@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 from pyspark.sql.types import StructType
 
@@ -23,6 +23,7 @@ from holdfast.operators.spec import Spec
 from holdfast.operators.stage import InputPlan, StagePlan
 from holdfast.plan.ddl import struct_of
 from holdfast.plan.event_times import filtered, watched
+from holdfast.plan.fingerprint import Fingerprint
 from holdfast.plan.frames import Expression, Found, Frame, Given, S
 from holdfast.plan.graph import DIFF, Node, Output, Sink, Source, Stage, Step, evaluate, leaves, outputs, updating
 from holdfast.plan.numbers import numbered
@@ -182,11 +183,10 @@ class Plan:
     def stateless_sinks(self) -> list[Sink]:
         return [sink for sink in self.sinks if not outputs(sink.node)]
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self) -> Fingerprint:
         """What a store must agree on with a job that opens it."""
-        sources = [source.name for source in self.places]
         stages = {plan.name: {"level": plan.level, **plan.operator.described()} for plan in self.stages}
-        return {"sources": sources, "stages": stages}
+        return Fingerprint(tuple(source.name for source in self.places), stages)
 
     @property
     def places(self) -> list[Source]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from holdfast.invariants import Impossible, some
 from holdfast.plan import epochs
 from holdfast.plan.compile import LEAF, Plan, StageInput
+from holdfast.plan.fingerprint import Fingerprint
 from holdfast.plan.graph import Node, Output, Sink, Source, evaluate, leaves, outputs
 from holdfast.plan.tagging import INPUT, Tagging, tagging
 from holdfast.plan.types import quoted
@@ -35,17 +36,16 @@ class JobPlan(Plan):
     def tagged(self) -> bool:
         return len(self.intake(1)) + len(self.stateless_sinks) > 1
 
-    def fingerprint(self) -> dict[str, Any]:
+    def fingerprint(self) -> Fingerprint:
         """With the sources that Spark reads as one, because they are made of the same streaming DataFrame."""
-        found = super().fingerprint()
         frames = {source.name: source.frame for source in self.places}
         leaves_of = {name: _streaming_leaves(frame) for name, frame in frames.items()} if len(frames) > 1 else {}
-        shared = [
-            [one, other]
+        shared = tuple(
+            (one, other)
             for one, other in itertools.combinations(leaves_of, 2)
             if any(mine.equals(others) for mine in leaves_of[one] for others in leaves_of[other])
-        ]
-        return found | ({"shared": shared} if shared else {})
+        )
+        return replace(super().fingerprint(), shared=shared)
 
     def stream(self) -> DataFrame:
         """The one streaming DataFrame of the section."""
