@@ -37,10 +37,15 @@ def test_sinks_and_orders_in_sparks_words(tmp_path: Path, spark: SparkSession) -
     try:
         with job.start(containers=1, slices=2, trigger="availableNow") as run:
             run.await_termination()
+            status = run.status()
             found = {name: run.state(stage).to_arrow().to_pylist() for name, stage in ordered.items()}
         best = {name: [row["v"] for row in rows if row["g"] == 1] for name, rows in found.items()}
         assert best == {"desc": [97, 93], "asc": [1, 5], "nulls": [49, 45], "text": [1, 5]}
         assert got == [4]
+        assert status.sources["rows"].rows == 100
+        assert status.stages["rows_by_g_agg"].safety == "Delta(backups=1, every='3 s', store_every='60 s')"
+        assert [(one.name, one.epoch) for one in (*status.jobs, *status.sections)] == [("words", 1), ("main", 1)]
+        assert status.streams == status.snapshots == status.loops == ()
         expected = [(g, 25, 97 + g) for g in range(4)]
         for there in (
             spark.read.parquet(str(tmp_path / "out")),

@@ -12,11 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.api.keyed import StageStream
 from holdfast.api.state import State
+from holdfast.api.status import SECTION as SECTION  # it is asked for here
 from holdfast.api.status import Status, status_of
 from holdfast.driver.autoscaler import Scaling
 from holdfast.driver.endpoint import Desk
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
     from holdfast.api.job import Job
     from holdfast.spark.stream import JobPlan
 
-SECTION = "main"
 END_SECONDS = 30.0  # of Spark's query, once it was told to end
 LOG = logging.getLogger("holdfast")
 Method = Literal["reconstruct", "stop-and-copy"]
@@ -62,6 +63,7 @@ class Run:
         file: JobFile,
         trigger: Mapping[str, Any],
         autoscale: Autoscale | PerExecutor | None,
+        safety: str = "",
     ) -> None:
         self.job = job
         self.query: StreamingQuery | None = None
@@ -72,6 +74,7 @@ class Run:
         self._desk = desk
         self._jobs = jobs
         self._file = file
+        self._safety = safety
         self._stopped = threading.RLock()  # a signal's handler may stop a run that is being stopped
         self._is_stopping = False
         self._is_stopped = False
@@ -298,6 +301,8 @@ class Run:
             answers,
             self._jobs.preaggregation.on,
             self._scaling.advice,
+            safety=self._safety,
+            progress=self._told_progress(),
             stopped=self._is_stopping or self._shell.error is not None,
         )
 
@@ -390,6 +395,13 @@ class Run:
 
     def _recent_progress(self) -> Any:
         return self.query.lastProgress if self.query is not None else None
+
+    def _told_progress(self) -> Any:
+        """What Spark last told of the query; None once there is nobody to ask."""
+        try:
+            return None if self._is_stopped else self._recent_progress()
+        except (Py4JError, OSError):
+            return None
 
     def _raise_error(self) -> None:
         if self._shell.error is not None:

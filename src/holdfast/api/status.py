@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from holdfast.api.named import Named
 from holdfast.driver.history import ROUTINE, Ongoing, RunEvent
 from holdfast.launch.fleet import Member
 from holdfast.master.autoscale import Advice
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SECTION = "main"
 SHOWN = 8
 """So many of the last events are in a printed status."""
 
@@ -49,6 +51,8 @@ class StageStatus:
     """The source or stage whose event time holds the watermark back."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Rows since the run began that were late, without a time, doubled and the like."""
+    safety: str = ""
+    """How its state is made safe, as ``job.start`` was told."""
 
     def __str__(self) -> str:
         text = f"{self.name}: {self.keys:,} keys, {self.bytes / 1e6:,.1f} MB"
@@ -57,6 +61,67 @@ class StageStatus:
         if self.waits_for is not None:
             text += f" (held back by {self.waits_for})"
         return "".join([text, *(f", {rows:,} {what}" for what, rows in sorted(self.counts.items()))])
+
+
+@dataclass(frozen=True)
+class SourceStatus:
+    name: str
+    rows: int | None = None
+    """In the newest batch that Spark has told of; None before that, or where it does not tell sources apart."""
+    lag: int | None = None
+    """Rows that the source has and the job has not read, where it tells (Kafka does)."""
+
+    def __str__(self) -> str:
+        text = f"{self.name}:" + (" nothing yet" if self.rows is None else f" {self.rows:,} rows in the last batch")
+        return text if self.lag is None else f"{text}, {self.lag:,} behind"
+
+
+@dataclass(frozen=True)
+class JobStatus:
+    """One of the jobs that share these containers: today there is one."""
+
+    name: str
+    epoch: int
+    phase: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class SectionStatus:
+    """A part of the graph with epochs of its own: today the whole of it."""
+
+    name: str
+    epoch: int
+    backlog: int | None = None
+    """Rows that wait for it, where all its sources tell."""
+
+
+@dataclass(frozen=True)
+class StreamStatus:
+    """A stream that is kept between sections. There are none yet."""
+
+    name: str
+    blocks: int
+    backlog: int
+    held_by: tuple[str, ...] = ()
+    """Who keeps its oldest block from going."""
+
+
+@dataclass(frozen=True)
+class SnapshotStatus:
+    """A state that is kept as of an epoch. There are none yet."""
+
+    name: str
+    epoch: int
+
+
+@dataclass(frozen=True)
+class LoopStatus:
+    """Rows that go round. There are none yet."""
+
+    name: str
+    rounds: int
+    backlog: int
 
 
 @dataclass(frozen=True)
@@ -71,7 +136,8 @@ class Status:
     epoch_seconds: float
     epoch_parts: dict[str, float]
     containers: tuple[ContainerStatus, ...]
-    stages: tuple[StageStatus, ...]
+    stages: Named[StageStatus]
+    """By their numbers or names: ``status.stages["clicks_by_product_agg"]``. So are all that follow below."""
     events: tuple[RunEvent, ...]
     """What happened, the oldest first: losses, recoveries, rescales, copies, checkpoints, failures."""
     ongoing: tuple[Ongoing, ...]
@@ -82,6 +148,12 @@ class Status:
     scaling: Advice | None
     """How many containers autoscaling would have, and why; None before it has seen an epoch, or without a
     ``processingTime`` to keep up with."""
+    sources: Named[SourceStatus] = field(default_factory=Named)
+    jobs: Named[JobStatus] = field(default_factory=Named)
+    sections: Named[SectionStatus] = field(default_factory=Named)
+    streams: Named[StreamStatus] = field(default_factory=Named)
+    snapshots: Named[SnapshotStatus] = field(default_factory=Named)
+    loops: Named[LoopStatus] = field(default_factory=Named)
 
     def __str__(self) -> str:
         lines = [
@@ -95,6 +167,7 @@ class Status:
             for one in self.containers
             if one.alive
         ]
+        lines += [f"  source {source}" for source in self.sources]
         lines += [f"  {stage}" for stage in self.stages]
         if self.scaling is not None:
             lines.append(f"  scaling: {self.scaling.reason}")
@@ -116,6 +189,8 @@ def status_of(
     preaggregating: bool,
     scaling: Advice | None,
     *,
+    safety: str = "",
+    progress: Any = None,
     stopped: bool = False,
 ) -> Status:
     table = shell.machine.routing.table
@@ -135,7 +210,7 @@ def status_of(
         )
         for member in members
     )
-    stages = tuple(
+    stages = Named(
         StageStatus(
             stage.name,
             sum(answer["stages"][stage.name]["rows"] for answer in answers.values()),
@@ -143,14 +218,19 @@ def status_of(
             _moment(shell.time.watermarks.get(stage.name)),
             shell.time.holding_back(stage),
             dict(shell.counts.get(stage.name, {})),
+            safety,
         )
         for stage in plan.stages
     )
     held, wanted = shell.machine.copies_short()
+    phase = "stopped" if stopped else shell.machine.phase
+    sources = sources_of([source.name for source in plan.places], progress)
+    lags = [source.lag for source in sources]
+    backlog = None if None in lags else sum(lag or 0 for lag in lags)
     return Status(
         job=job,
         epoch=shell.machine.committed,
-        phase="stopped" if stopped else shell.machine.phase,
+        phase=phase,
         rows=shell.rows,
         epoch_rows=shell.last.rows,
         epoch_seconds=shell.last.seconds,
@@ -162,4 +242,26 @@ def status_of(
         copies=f"{held} of {wanted} copies",
         preaggregating=preaggregating,
         scaling=scaling,
+        sources=sources,
+        jobs=Named([JobStatus(job, shell.machine.committed, phase, shell.rows)]),
+        sections=Named([SectionStatus(SECTION, shell.machine.committed, backlog)]),
     )
+
+
+def sources_of(places: Sequence[str], progress: Any) -> Named[SourceStatus]:
+    """The sources of a plan, from what Spark last told of its query.
+
+    ``places`` names the source at each place of Spark's plan. Spark reads it at each, tells of it once, and counts the
+    rows of all of them. Where it tells of more or fewer, because a DataFrame is made of several streams or two are made
+    of one, nobody can tell whose they are.
+    """
+    names = list(dict.fromkeys(places))
+    told = list(getattr(progress, "sources", None) or ())
+    if len(told) != len(names):
+        return Named(map(SourceStatus, names))
+    found = []
+    for name, one in zip(names, told, strict=True):
+        behind = (one.metrics or {}).get("avgOffsetsBehindLatest")
+        rows = int(one.numInputRows) // places.count(name)
+        found.append(SourceStatus(name, rows, None if behind is None else int(float(behind))))
+    return Named(found)

@@ -146,7 +146,8 @@ def start(job: Job, plan: JobPlan, options: Options) -> Run:
             clock=shell.now,
             watermark=lambda stage: the_run()._shell.time.watermarks.get(stage),
         )
-        run = Run(job, plan, ledger, shell, fleet, desk, jobs, file, options.pace, options.autoscale)
+        safety = "the log alone" if options.safety is None else str(options.safety)
+        run = Run(job, plan, ledger, shell, fleet, desk, jobs, file, options.pace, options.autoscale, safety)
         opened = [run]
         tokens.keep(file.job_id, owner.incarnation, token)
         _begin(run, owner.incarnation, options)
