@@ -105,7 +105,7 @@ class AggregateOperator(KeyedOperator):
         # What a partial input carries beside: whether a row is of a key or of a value, and the values.
         beside = [("_g", BIGINT), *((f"d{at}", one.kind) for at, one in enumerate(self._seen))] if self._seen else []
         self._partial_values = [self._inputs.number((name, kind, kind.kind), partial=True) for name, kind in beside]
-        self._ahead = spec.partial_columns() is not None
+        self._ahead = not spec.updating_input and all(one.partials is not None for one in self._aggregates.members)
         self.state = (*self.keys, *self._aggregates.fields)
         self.outputs = {MAIN: self.state}
         refuse_doubles([name for name, _ in self.state])
