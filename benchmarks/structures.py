@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,17 +29,34 @@ from common import console, median, parser, report, scratch, table
 from kit.plots import plot
 from matplotlib.ticker import LogLocator
 
+from holdfast.container.messages import Host
 from holdfast.launch.local import ChildLauncher, ContainerSettings
 from holdfast.log.ledger import Ledger
-from holdfast.log.records import Commit, Fence, Prepare, SegmentRef
+from holdfast.log.records import FEED, Batch, Commit, Fence, Manifest, Prepare, SegmentRef
 from holdfast.log.segment import SegmentWriter, segment_name
 from holdfast.log.store import Store
 from holdfast.operators.aggregate import AggregateSpec, Column, StageSpec
 from holdfast.operators.stage import InputPlan, StagePlan
 from holdfast.recovery.policies import Auto, Line, Star, Structure, Tree
+from holdfast.ring.messages import AskLeaves, Drill, JoinRing, RingTerms
 from holdfast.safety.shards import Cut
 from holdfast.state import copies
 from holdfast.wire.client import Client
+from holdfast.wire.codec import Sender
+from holdfast.wire.messages import (
+    Activate,
+    Address,
+    Apply,
+    Call,
+    Forget,
+    Gather,
+    GatherFigures,
+    Reply,
+    Restore,
+    SaveShards,
+    WriteCheckpoint,
+)
+from holdfast.wire.questions import SetLimits
 
 MB = 1 << 20
 EPOCH_ROWS = 1_000_000
@@ -65,6 +82,7 @@ STAGE = StagePlan(
 TOKEN = "of this benchmark only"
 Row = dict[str, Any]
 T = TypeVar("T")
+A = TypeVar("A", bound=Reply)
 
 
 @dataclass(frozen=True)
@@ -92,19 +110,20 @@ class Fleet:
         self._launcher = ChildLauncher(ContainerSettings(TOKEN))
         names = [f"c{number}" for number in range(shape.containers)]
         self.handles = {name: self._launcher.start(name) for name in names}
-        self.clients = {name: Client(handle.await_ready(), TOKEN) for name, handle in self.handles.items()}
-        known: list[list[str]] = []
+        self.clients = {
+            name: Client(handle.await_ready(), TOKEN, Sender("j", 1)) for name, handle in self.handles.items()
+        }
+        known: tuple[Address, ...] = ()
         for name, client in self.clients.items():
-            ring = {"terms": shape.ring, "contacts": list(known), **policy_terms(Star())}
-            store = {"store": self.ledger.store.uri, "section": "main", "slices": shape.slices}
-            self.call(name, "host", stages=[STAGE.to_dict()], ring=ring, **store)
-            known.append([name, client.address.location])
+            self.call(name, Host("j", (STAGE,), shape.slices, self.ledger.store.uri, "main"))
+            self.call(name, JoinRing(CUT, Star(), RingTerms(**shape.ring), contacts=known))
+            known += (client.address,)
         leaves = min(shape.containers - 1, shape.ring.get("leaves", shape.containers))
-        while any(len(self.call(name, "leaves")["leaves"]) <= leaves for name in names):
+        while any(len(self.call(name, AskLeaves()).leaves) <= leaves for name in names):
             time.sleep(0.05)
 
-    def call(self, container: str, action: str, *blobs: bytes, **header: Any) -> dict[str, Any]:
-        return self.clients[container].call(action, {"job": "j", "incarnation": 1, **header}, *blobs)[0]
+    def call(self, container: str, message: Call[A]) -> A:
+        return self.clients[container].call(message)
 
     def together(self, work: Callable[[str], T]) -> list[T]:
         with ThreadPoolExecutor(len(self.clients)) as pool:
@@ -112,7 +131,7 @@ class Fleet:
 
     def limit(self, link: float) -> None:
         share = link / len(self.clients)
-        self.together(lambda name: self.call(name, "limit", upload=link, download=link, from_store=share))
+        self.together(lambda name: self.call(name, SetLimits({"upload": link, "download": link, "from_store": share})))
 
     def append(self, epoch: int, rows: int) -> None:
         """One epoch of keys that are all new: ids and measurements, which hardly compress."""
@@ -128,17 +147,17 @@ class Fleet:
         name = segment_name(fence, 1, 0, epoch)
         nbytes = self.ledger.section.write(name, writer.parts())
         ref = SegmentRef(name, writer.rows, nbytes, writer.checksum, 0, epoch)
-        prepare = self.ledger.put_prepare(Prepare(fence, 1, "q", epoch - 1, f"{epoch}", (ref,), clock=0))
-        head = {"name": prepare.file, "slices": self.every, "committed": epoch - 1}
-        self.call("c0", "apply", prepare.to_bytes(), **head)
-        self.ledger.put_commit(Commit(fence, "q", epoch - 1, f"{epoch}"))
+        ranges = {FEED: Batch("q", epoch - 1, f"{epoch}")}
+        prepare = self.ledger.put_prepare(Prepare(fence, 1, ranges, (ref,), clock=0))
+        self.call("c0", Apply("c0", fence, frozenset(self.every), 1, prepare=prepare.to_bytes()))
+        self.ledger.put_commit(Commit(fence, ranges))
 
     def kill(self, name: str) -> float:
         """Seconds until the last of the others has noticed, though nobody told it."""
         began = time.perf_counter()
         self.handles[name].kill()
         self.clients.pop(name).close()
-        while any(name in dict(self.call(other, "leaves")["leaves"]) for other in self.clients):
+        while any(any(one.container == name for one in self.call(other, AskLeaves()).leaves) for other in self.clients):
             time.sleep(0.01)
         return time.perf_counter() - began
 
@@ -150,17 +169,12 @@ class Fleet:
         self._launcher.close()
 
 
-def policy_terms(policy: Structure | Auto) -> dict[str, Any]:
-    return {"cut": asdict(CUT), "policy": type(policy).__name__, "parameters": asdict(policy)}
-
-
 @dataclass(frozen=True)
 class Loss:
     """Containers that have lost ``c0``, and what there is of its state."""
 
     fleet: Fleet
     epoch: int
-    pack: str
     nbytes: int
     """Of one copy of its pieces."""
     facts: Row
@@ -171,7 +185,8 @@ def lost(megabytes: int, shape: Shape) -> Iterator[Loss]:
     with scratch() as folder:
         fleet = Fleet(folder / "store", shape)
         try:
-            fleet.call("c0", "restore", slices=fleet.every, epoch=0, checkpoint=0, packs={})
+            every = frozenset(fleet.every)
+            fleet.call("c0", Restore("c0", Fence(1, 1, 1), every, 0, 0))
             width = sum(field.type.bit_width // 8 for field in copies.schema(STAGE.build().layouts[0]))
             epoch, left = 0, megabytes * MB // width
             while left:
@@ -179,15 +194,17 @@ def lost(megabytes: int, shape: Shape) -> Iterator[Loss]:
                 rows = min(EPOCH_ROWS, left)
                 fleet.append(epoch, rows)
                 left -= rows
-            pack = "checkpoint/benchmark.pack"
-            size = fleet.call("c0", "checkpoint", epoch=epoch, slices=fleet.every, pack=pack)["bytes"]
-            saved = fleet.call("c0", "save", epoch=epoch, slices=fleet.every)
-            assert set(saved["copies"].values()) == {CUT.n}, saved["copies"]
-            nbytes = saved["bytes"] // CUT.n
+            fence = Fence(1, epoch, 1)
+            written = fleet.call("c0", WriteCheckpoint("c0", fence, every, epoch, id="1"))
+            packs = (str(written.file),)
+            fleet.ledger.put_manifest(Manifest(epoch, fence, packs, (0,) * shape.slices, "the benchmark"))
+            saved = fleet.call("c0", SaveShards("c0", fence, every, epoch))
+            assert {copies for _, copies in saved.copies} == {CUT.n}, saved.copies
+            nbytes = saved.nbytes // CUT.n
             assert abs(nbytes / (megabytes * MB) - 1) < 0.01, f"{nbytes} bytes are not {megabytes} MB"
             noticed = fleet.kill("c0")
-            facts = {"pack_mb": size / MB, "saving": saved["seconds"], "noticed": noticed}
-            yield Loss(fleet, epoch, pack, nbytes, {name: round(value, 2) for name, value in facts.items()})
+            facts = {"pack_mb": written.nbytes / MB, "saving": saved.seconds, "noticed": noticed}
+            yield Loss(fleet, epoch, nbytes, {name: round(value, 2) for name, value in facts.items()})
         finally:
             fleet.close()
 
@@ -207,18 +224,18 @@ class Recovery:
 
 def from_ring(loss: Loss, policy: Structure | Auto) -> Recovery:
     fleet = loss.fleet
-    drill = {"slices": fleet.every, "lost": ["c0"], "seconds": 120.0}
+    every, gone, fence = frozenset(fleet.every), frozenset({"c0"}), Fence(1, loss.epoch + 1, 1)
 
-    def one(name: str) -> tuple[list[int], list[Row]]:
-        answer = fleet.call(name, "gather", **drill)
-        assert not answer["beyond"], answer["beyond"]
-        ready = [int(number) for number in answer["ready"]]
+    def one(name: str) -> tuple[list[int], tuple[GatherFigures, ...]]:
+        answer = fleet.call(name, Gather(name, fence, every, gone, seconds=120.0))
+        assert not answer.beyond, answer.beyond
+        ready = [number for number, _ in answer.ready]
         if ready:
-            fleet.call(name, "activate", slices=ready, epoch=loss.epoch)
-        return ready, answer["figures"]
+            fleet.call(name, Activate(name, fence, frozenset(ready), loss.epoch))
+        return ready, answer.figures
 
     # Nobody begins before all have forgotten.
-    fleet.together(lambda name: fleet.call(name, "drill", **drill, terms=policy_terms(policy)))
+    fleet.together(lambda name: fleet.call(name, Drill(policy, every, gone)))
     began = time.perf_counter()
     found = fleet.together(one)
     seconds = time.perf_counter() - began
@@ -228,24 +245,22 @@ def from_ring(loss: Loss, policy: Structure | Auto) -> Recovery:
     figures = [one for _, some in found for one in some]
     return Recovery(
         seconds,
-        max(one["asked"] for one in figures),
-        max(one["gathered"] for one in figures),
-        frozenset(one["structure"].partition("(")[0].lower() for one in figures),
+        max(one.asked for one in figures),
+        max(one.gathered for one in figures),
+        frozenset(one.structure.partition("(")[0].lower() for one in figures),
     )
 
 
 def from_store(loss: Loss) -> Recovery:
     fleet = loss.fleet
-    names = list(fleet.clients)
+    names, fence = list(fleet.clients), Fence(1, loss.epoch + 1, 1)
     work = {name: fleet.every[at :: len(names)] for at, name in enumerate(names)}
 
     def forget(name: str) -> None:
-        fleet.call(name, "forget", slices=fleet.every)
-        fleet.call(name, "drop", slices=fleet.every)
+        fleet.call(name, Forget(name, fence, frozenset(fleet.every)))
 
     def restore(name: str) -> None:
-        slices = {"slices": work[name], "packs": {loss.pack: work[name]}}
-        fleet.call(name, "restore", epoch=loss.epoch, checkpoint=loss.epoch, **slices)
+        fleet.call(name, Restore(name, fence, frozenset(work[name]), loss.epoch, loss.epoch))
 
     fleet.together(forget)
     began = time.perf_counter()

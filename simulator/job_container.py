@@ -241,7 +241,7 @@ class Sending:
         self._job, self._owner, self._told, self._done = job, owner, told, done
         self._open = [peer for peer, _ in told.to]
         self._held: list[tuple[str, int, int]] = []
-        self._failed: list[str] = []
+        self._failed: dict[str, str] = {}
         self._pinned = {
             slice_: state
             for slice_ in sorted(told.slices)
@@ -251,9 +251,10 @@ class Sending:
     def start(self) -> None:
         if not self._open:
             self._end()
+        known = {one.container for one in self._told.addresses}
         for peer, slices in self._told.to:
             there, here = self._job.containers.get(peer), self._owner.name
-            if there is None or not there.alive:
+            if peer not in known or there is None or not there.alive:
                 self._owner.later(0.01, self._ended, peer, None)
             elif not self._reaches(there):
                 self._owner.later(SILENCE_SECONDS, self._ended, peer, None)
@@ -284,11 +285,11 @@ class Sending:
     def _ended(self, peer: str, versions: Mapping[int, int] | None) -> None:
         self._open.remove(peer)
         if versions is None:
-            self._failed.append(peer)
+            self._failed[peer] = "it could not be reached"
         else:
             self._held += [(peer, slice_, version) for slice_, version in versions.items()]
         if not self._open:
             self._end()
 
     def _end(self) -> None:
-        self._done(CopiesSent(self._told.id, tuple(self._held), frozenset(self._failed)))
+        self._done(CopiesSent(self._told.id, tuple(self._held), dict(self._failed)))

@@ -21,7 +21,6 @@ from holdfast.master.events import (
     ContainerJoined,
     ContainerLost,
     ContainersStarted,
-    CopiesSent,
     Event,
     Failed,
     ManifestStored,
@@ -37,7 +36,6 @@ from holdfast.master.instructions import (
     EndRun,
     Instruction,
     NeedContainers,
-    Restore,
     RunIntake,
     RunSink,
     SendCopies,
@@ -50,6 +48,7 @@ from holdfast.master.instructions import (
     ToContainer,
     VerifyPacks,
 )
+from holdfast.wire.messages import Address
 from simulator.job_container import Call, ContainerHost, Reply
 from simulator.job_spark import Spark
 from simulator.network import text
@@ -80,10 +79,6 @@ class Driver(Process):
         self._limits = Silence()
         self._killed: set[str] = set()
         self._calls: dict[int, Instruction] = {}
-        self._older: dict[int, int | None] = {}
-        """Restore → the checkpoint that is tried if this one cannot be read."""
-        self._gone: dict[int, frozenset[str]] = {}
-        """Sending → peers that it was not asked to send to, because they were known to be gone."""
 
     def begin(self) -> None:
         """``owner/`` is taken; now it reads what is there."""
@@ -105,6 +100,7 @@ class Driver(Process):
                 sinks_done=store.noted(),
                 routing=job.routing,
                 checkpoint=max(store.manifests, default=0),
+                checkpoint_before=sorted([0, 0, *store.manifests])[-2],
             )
         )
         self.later(CLOCK_SECONDS, self._tick)
@@ -158,8 +154,6 @@ class Driver(Process):
                     self.later(0.02, host.end, "nobody needs it")
             case SendCopies():
                 self._send_copies(told)
-            case Restore():
-                self._restore(told)
             case ToContainer(container=container):
                 self._call(container, told)
             case VerifyPacks(by=by) if by is not None:
@@ -228,17 +222,9 @@ class Driver(Process):
         return number
 
     def _send_copies(self, told: SendCopies) -> None:
-        """Peers that are known to be gone are left out, and count as failed."""
-        gone = frozenset(peer for peer, _ in told.to if peer not in self.fleet)
-        number = self._call(told.container, replace(told, to=tuple(one for one in told.to if one[0] not in gone)))
-        self._gone[number] = gone
-
-    def _restore(self, told: Restore) -> None:
-        """From the newest checkpoint; from the one before it if a pack of the newest cannot be read."""
-        known = [epoch for epoch in sorted(self._job.store.manifests, reverse=True) if epoch <= told.checkpoint]
-        first, *rest = [*known, 0]
-        number = self._call(told.container, replace(told, checkpoint=first))
-        self._older[number] = rest[0] if rest else None
+        """With the addresses of those that have one, as the driver does."""
+        addresses = tuple(Address(peer, "") for peer, _ in told.to if peer in self.fleet)
+        self._call(told.container, replace(told, addresses=addresses))
 
     def receive(self, sender: Any, message: Any) -> None:
         if not isinstance(message, Reply):
@@ -247,17 +233,10 @@ class Driver(Process):
 
     def _answered(self, reply: Reply) -> None:
         told = self._calls.pop(reply.number, None)
-        answer, gone = reply.answer, self._gone.pop(reply.number, frozenset())
-        if isinstance(answer, CopiesSent):
-            answer = replace(answer, failed=answer.failed | gone)
-        if isinstance(answer, Answer):  # the master knows by itself whether it is doubled
-            self.tell(answer)
+        if isinstance(reply.answer, Answer):  # the master knows by itself whether it is doubled
+            self.tell(reply.answer)
         elif told is not None:
-            older = self._older.pop(reply.number, None)
-            if isinstance(told, Restore) and isinstance(answer, StoreError) and older is not None:
-                self._call(told.container, replace(told, checkpoint=older))
-            else:
-                self.tell(Failed(told.id, answer))
+            self.tell(Failed(told.id, reply.answer))
 
     def unreached(self, peer: Any, message: Any) -> None:
         """Bytes on a cut line wait, as TCP's do; any other failure is a broken connection."""

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import ContainerError
 from holdfast.invariants import invariant
-from holdfast.log.records import FEED, Batch
+from holdfast.log.records import FEED, Batch, SegmentRef
 from holdfast.master.events import Failed, IntakeDone, SinkDone
 from holdfast.master.feed import BatchOffered, FailBatch, FinishBatch, RefuseBatch
 from holdfast.master.instructions import Instruction, RunIntake, RunSink
+from holdfast.wire.messages import Tag
 from simulator.job_model import spark_batch
 
 if TYPE_CHECKING:
@@ -127,7 +128,8 @@ class Spark:
         if isinstance(told, RunIntake):
             # Its rows carry its fence, as those of a plan that is not deterministic would.
             batch = told.ranges[FEED]
-            self._driver.tell(IntakeDone(told.id, ((batch.offsets, batch.tick, rows, told.fence),)))
+            segment = SegmentRef(f"{batch.offsets}.{batch.tick} {rows} {told.fence}", 1, 0, 0, 0, 0)
+            self._driver.tell(IntakeDone(told.id, (Tag(segment),)))
         else:
             self._job.store.put_sink(told.sink, told.fence.epoch, rows, note=not told.last)
             self._driver.tell(SinkDone(told.id))

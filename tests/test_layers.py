@@ -33,7 +33,6 @@ SPEAK_SPARK = ("testing", "cli", "api", "driver", "spark", "launch", "plan")
 """Who may import pyspark or py4j."""
 
 KNOWN = {
-    ("container.service", "holdfast.ring.service"),
     ("driver.start", "holdfast.api.options"),
     ("driver.start", "holdfast.api.run"),
     ("driver.start", "holdfast.api.job"),

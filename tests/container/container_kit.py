@@ -5,26 +5,35 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import incubator
 import numpy as np
 import pyarrow as pa
 
+from holdfast.container.job import HostedJob
+from holdfast.container.messages import Host
 from holdfast.container.service import ContainerService
 from holdfast.launch.local import ContainerProcess, ContainerSettings
+from holdfast.launch.process import assembled
 from holdfast.log.ledger import Ledger
-from holdfast.log.records import FEED, Batch, Fence, Prepare, SegmentRef
+from holdfast.log.records import FEED, Batch, Fence, Manifest, Prepare, SegmentRef
 from holdfast.log.segment import SegmentWriter, segment_name
 from holdfast.log.store import Store
 from holdfast.operators.aggregate import AggregateSpec, Column, StageSpec
 from holdfast.operators.stage import InputPlan, StagePlan
-from holdfast.wire.client import Address, Client
+from holdfast.ring.messages import JoinRing
+from holdfast.wire.client import Client
+from holdfast.wire.codec import Sender
+from holdfast.wire.messages import Address, Applied, Apply, Call, CopiesSent, Reply, Restore, SendCopies
+from holdfast.wire.questions import AskVersions, ScanTicket
 
 SLICES = 4
 ALL = list(range(SLICES))
 TOKEN = "secret"
+A = TypeVar("A", bound=Reply)
 COUNTS = StagePlan(
     "counts",
     1,
@@ -72,7 +81,8 @@ class World:
         slices: int = SLICES,
         processes: bool = False,
         environment: Mapping[str, str] | None = None,
-        ring: Mapping[str, Any] | None = None,
+        ring: JoinRing | None = None,
+        copy_bandwidth: float | None = None,
     ) -> None:
         self.ledger = Ledger(Store(str(path / "store")), "main")
         self.plans, self.slices = plans, slices
@@ -87,23 +97,26 @@ class World:
             }
             addresses = [process.await_ready() for process in self.processes.values()]
         else:
-            self.services = [ContainerService(name, TOKEN, "127.0.0.1", 2, 1 << 20) for name in names]
-            addresses = [Address(one.container, f"grpc://127.0.0.1:{one.port}") for one in self.services]
-        self.clients = {address.container: Client(address, TOKEN) for address in addresses}
-        plans = [plan.to_dict() for plan in self.plans]
-        known: list[list[str]] = []
-        for name in names:
-            more = {} if ring is None else {"ring": {**ring, "contacts": list(known)}}
-            store = self.ledger.store.uri
-            self.call(name, "host", stages=plans, slices=self.slices, store=store, section="main", **more)
-            known.append([name, self.clients[name].address.location])
+            self.services = [assembled(name, TOKEN, "127.0.0.1", 2, 1 << 20) for name in names]
+            addresses = [one.address for one in self.services]
+        self.clients = {address.container: Client(address, TOKEN, Sender("j", 1)) for address in addresses}
+        host = Host("j", tuple(self.plans), self.slices, self.ledger.store.uri, "main", copy_bandwidth=copy_bandwidth)
+        for number, name in enumerate(names):
+            self.call(name, host)
+            if ring is not None:
+                self.call(name, replace(ring, contacts=tuple(addresses[:number])))
 
-    def call(self, container: str, action: str, *blobs: bytes, **header: Any) -> dict[str, Any]:
-        answer, _ = self.clients[container].call(action, {"job": "j", "incarnation": 1, **header}, *blobs)
-        return answer
+    def call(self, container: str, message: Call[A], incarnation: int = 1) -> A:
+        return self.clients[container].call(message, sender=Sender("j", incarnation))
+
+    def tell(self, name: str, kind: Any, epoch: int = 0, slices: Sequence[int] = ALL, **more: Any) -> Any:
+        """An instruction for slices, as the master would give it."""
+        if "epoch" in {field.name for field in fields(kind)}:
+            more["epoch"] = epoch
+        return self.call(name, kind(name, Fence(1, epoch, 1), frozenset(slices), **more))
 
     def own(self, name: str, slices: Sequence[int] = ALL) -> None:
-        self.call(name, "restore", slices=list(slices), epoch=0, checkpoint=0, packs={})
+        self.tell(name, Restore, 0, slices, checkpoint=0)
 
     def log(self, epoch: int, batches: Sequence[pa.RecordBatch]) -> Prepare:
         writer = SegmentWriter(self.slices)
@@ -117,32 +130,41 @@ class World:
         self.prepares[epoch] = self.ledger.put_prepare(prepare)
         return self.prepares[epoch]
 
+    def complete(self, epoch: int, pack: str) -> None:
+        """A checkpoint of one pack counts."""
+        self.ledger.put_manifest(Manifest(epoch, Fence(1, epoch, 1), (pack,), (0,) * self.slices, "the test"))
+
     def random_epoch(self, epoch: int, rng: random.Random, keys: int = 300) -> Prepare:
         picked = [rng.randrange(keys) for _ in range(rng.randrange(keys))] or [0]
         return self.log(epoch, inputs(picked, [rng.randrange(1000) for _ in picked]))
 
-    def apply(self, name: str, epoch: int, slices: Sequence[int] = ALL, **more: Any) -> dict[str, Any]:
-        prepare = self.prepares[epoch]
-        head = {"name": prepare.file, "slices": list(slices), "committed": epoch - 1}
-        return self.call(name, "apply", prepare.to_bytes(), **head, **more)
+    def apply(self, name: str, epoch: int, slices: Sequence[int] = ALL, digests: Sequence[int] = ()) -> Applied:
+        prepare = self.prepares[epoch].to_bytes()
+        fence = Fence(1, epoch, 1)
+        return self.call(name, Apply(name, fence, frozenset(slices), 1, frozenset(digests), prepare))
 
-    def to(self, name: str, slices: Sequence[int] = ALL) -> dict[str, Any]:
-        return {"container": name, "location": self.clients[name].address.location, "slices": list(slices)}
+    def to(self, name: str, slices: Sequence[int] = ALL) -> tuple[Address, frozenset[int]]:
+        return self.clients[name].address, frozenset(slices)
 
-    def copy(self, name: str, epoch: int, *to: dict[str, Any], **more: Any) -> dict[str, Any]:
-        return self.call(name, "copy", epoch=epoch, to=list(to), **{"bandwidth": None, **more})
+    def copy(self, name: str, epoch: int, *to: tuple[Address, frozenset[int]], silence: float = 10.0) -> CopiesSent:
+        return self.call(name, replace(self.sending(name, epoch, *to), silence=silence))
 
-    def versions(self, name: str, slices: Sequence[int] = ALL) -> dict[int, int]:
-        found = self.call(name, "versions", slices=list(slices))["versions"]
-        return {int(number): version for number, version in found.items()}
+    def sending(self, name: str, epoch: int, *to: tuple[Address, frozenset[int]]) -> SendCopies:
+        slices = frozenset().union(*(some for _, some in to))
+        peers = tuple((address.container, some) for address, some in to)
+        addresses = tuple(address for address, _ in to)
+        return SendCopies(name, Fence(1, epoch, 1), slices, epoch, peers, addresses=addresses)
+
+    def versions(self, name: str, slices: Sequence[int] = ALL, incarnation: int = 1) -> dict[int, int]:
+        return dict(self.call(name, AskVersions(tuple(slices)), incarnation).versions)
 
     def state(self, name: str, epoch: int, slices: Sequence[int] = ALL, mode: str = "read") -> list[Any]:
         """Every row of every stage in order: slot order is part of the state."""
         found: list[Any] = []
         for plan in self.plans:
-            head = {"job": "j", "incarnation": 1, "stage": plan.name, "epoch": epoch, "mode": mode}
-            for place, batch in self.clients[name].scan({**head, "slices": list(slices)}):
-                found += [(plan.name, place["slice"], *row.values()) for row in batch.to_pylist()]
+            ticket = ScanTicket(plan.name, epoch, mode, tuple(slices))  # type: ignore[arg-type]
+            for place, batch in self.clients[name].scan(ticket):
+                found += [(plan.name, place.slice, *row.values()) for row in batch.to_pylist()]
         return found
 
     def kill(self, name: str) -> None:
@@ -155,6 +177,23 @@ class World:
             process.close()
         for service in self.services:
             service.close()
+
+
+def held(sent: CopiesSent) -> dict[str, dict[int, int]]:
+    """Peer → slice → version."""
+    found: dict[str, dict[int, int]] = {}
+    for peer, number, version in sent.held:
+        found.setdefault(peer, {})[number] = version
+    return found
+
+
+def job_at(service: ContainerService) -> HostedJob:
+    return service.jobs._jobs["j"]
+
+
+def ring_at(service: ContainerService) -> Any:
+    (ring,) = service._rooms
+    return ring
 
 
 def until(true: Any, seconds: float = 5.0) -> None:

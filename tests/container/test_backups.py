@@ -19,6 +19,7 @@ from holdfast.errors import CorruptionError, EpochGone
 from holdfast.operators.aggregate import AggregateOperator
 from holdfast.state import copies
 from holdfast.state.slice import SliceState
+from holdfast.wire.messages import Activate
 
 OPERATORS: dict[str, AggregateOperator] = {plan.name: plan.build() for plan in (COUNTS, TEXTS)}
 Part = tuple[str, copies.Header, pa.RecordBatch]
@@ -226,11 +227,11 @@ def test_a_failed_activation_gives_the_backup_back(tmp_path: Path) -> None:
             if broken is not None:
                 world.ledger.section.write(missing, [broken])
             with pytest.raises(CorruptionError, match=r"epoch 3 .* cannot be read"):
-                world.call("c1", "activate", slices=ALL, epoch=4)
+                world.tell("c1", Activate, 4)
             assert world.versions("c1") == dict.fromkeys(ALL, 2)
         world.ledger.section.delete([missing])
         world.ledger.section.write(missing, [kept])
-        world.call("c1", "activate", slices=ALL, epoch=4)
+        world.tell("c1", Activate, 4)
         assert world.state("c1", 4) == world.state("c0", 4)
     finally:
         world.close()

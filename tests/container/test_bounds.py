@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from container_kit import ALL, TOKEN, World, inputs, until
+from container_kit import ALL, TOKEN, World, inputs, job_at, until
 
 from holdfast.container import checkpoints
 from holdfast.container import reads as reading
@@ -19,6 +19,9 @@ from holdfast.errors import ContainerError, EpochGone
 from holdfast.log.pack import Pack
 from holdfast.spark import scan as scanning
 from holdfast.spark.scan import Scan
+from holdfast.wire.handlers import handler
+from holdfast.wire.messages import WriteCheckpoint
+from holdfast.wire.questions import Renew, Renewed
 
 KEYS = list(range(2000))
 
@@ -32,7 +35,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def job_of(world: World) -> HostedJob:
-    return world.services[0]._jobs["j"]
+    return job_at(world.services[0])
 
 
 def run(world: World, epochs: Iterable[int]) -> None:
@@ -67,7 +70,7 @@ def begin(job: HostedJob, epoch: int, pack: str) -> tuple[threading.Thread, list
 
     def write() -> None:
         try:
-            found.append(job.checkpoint(epoch, ALL, pack))
+            found.append(job.checkpoints.write(epoch, ALL, pack))
         except Exception as error:
             found.append(error)
 
@@ -88,9 +91,10 @@ def test_a_slow_store_holds_no_epoch_back(world: World) -> None:
     assert held_back(job) <= 2 * one_epoch, "undo sets wait for the store"
     slow.may.set()
     writing.join()
-    assert found[0]["bytes"] > 0
+    assert found[0] > 0
     (name,) = [f"checkpoint/{name}" for name in job.store.list("checkpoint")]
-    job.restore(ALL, 2, 2, {name: ALL})  # what was written is the state as it was then
+    world.complete(2, name)
+    job.restore(ALL, 2, 2)  # what was written is the state as it was then
     assert world.state("c0", 2) == as_of_2
     assert Pack.open(job.store, name).verify()
 
@@ -104,7 +108,7 @@ def test_packs_that_the_store_does_not_take_do_not_pile_up(world: World) -> None
     slow.asked.acquire()
     slow.asked.acquire()
     with pytest.raises(ContainerError, match="has not taken"):
-        job.checkpoint(1, ALL, "checkpoint/0000000001-1-3-c0.pack")
+        job.checkpoints.write(1, ALL, "checkpoint/0000000001-1-3-c0.pack")
     slow.may.set()
     for thread, _ in (first, second):
         thread.join()
@@ -113,7 +117,7 @@ def test_packs_that_the_store_does_not_take_do_not_pile_up(world: World) -> None
         older, newer = newer, older
     assert isinstance(older, ContainerError)
     assert "is newer" in older.what
-    assert newer["bytes"] > 0
+    assert newer > 0
     assert len(job.store.list("checkpoint")) == 1  # the one that was overtaken left nothing
     assert not job.checkpoints._writing
 
@@ -124,8 +128,9 @@ def test_a_large_pack_is_put_together_on_disk(world: World, monkeypatch: pytest.
     run(world, [1])
     whole = world.state("c0", 1)
     pack = "checkpoint/0000000001-1-1-c0.pack"
-    assert job.checkpoint(1, ALL, pack)["bytes"] > 1000
-    job.restore(ALL, 1, 1, {pack: ALL})
+    assert job.checkpoints.write(1, ALL, pack) > 1000
+    world.complete(1, pack)
+    job.restore(ALL, 1, 1)
     assert world.state("c0", 1) == whole
 
 
@@ -181,7 +186,7 @@ def test_a_checkpoint_gives_way_last_and_says_so(world: World) -> None:
     assert not job.store.list("checkpoint")
     assert job.checkpoints.hurried
     pins.packed = packed  # type: ignore[method-assign]
-    world.call("c0", "checkpoint", epoch=39, slices=ALL, pack="checkpoint/0000000039-1-1-c0.pack")
+    world.tell("c0", WriteCheckpoint, 39, id="1.1")
     assert not job.checkpoints.hurried
 
 
@@ -204,11 +209,14 @@ def test_a_long_read_keeps_its_lease_and_a_dead_one_loses_it(
     before = world.state("c0", 2)
     renewed = []
 
-    def renew(header: dict[str, Any]) -> dict[str, Any]:
-        renewed.append(job.reading.renew(header["reader"]))
-        return {}
+    class Renewing:
+        @handler
+        def renew(self, call: Renew) -> Renewed:
+            renewed.append(job.reading.renew(call.reader))
+            return Renewed(renewed[-1])
 
-    desk = Desk("127.0.0.1", TOKEN, {"renew": renew})
+    desk = Desk("127.0.0.1", TOKEN)
+    desk.table.add(Renewing())
     try:
         job.reading.pin("long", 2)
         address = world.clients["c0"].address

@@ -12,11 +12,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from container_kit import ALL, World, hashes, inputs, until
+from container_kit import ALL, World, hashes, held, inputs, job_at, until
 
-from holdfast.errors import EpochGone, FencedError
-from holdfast.wire import framing as wire
+from holdfast.container.messages import CopiesPush
+from holdfast.errors import EpochGone, FencedError, from_wire
+from holdfast.log.records import Fence
 from holdfast.wire.client import Unreachable
+from holdfast.wire.messages import Activate, Call, Demote, DropCopies, Forget, Reply, Undo
+from holdfast.wire.questions import AskLoads, AskStatus, Get, Pin, SetThreads, Unpin
 
 
 @pytest.fixture
@@ -46,22 +49,22 @@ def test_a_backup_follows_its_owner_and_takes_over(mortal: World) -> None:
         mortal.apply("c2", epoch)
         if epoch in (1, 2, 3, 6):
             done = mortal.copy("c0", epoch, mortal.to("c1"))
-            assert done["held"] == {"c1": {str(number): epoch for number in ALL}}
-            assert done["failed"] == {}
-            assert done["bytes"] > 0
-    status = mortal.call("c1", "status")
-    assert (status["backups"], status["threads"]) == (4, 2)
-    assert status["backup_bytes"] > 0
+            assert held(done) == {"c1": dict.fromkeys(ALL, epoch)}
+            assert done.failed == {}
+            assert done.nbytes > 0
+    status = mortal.call("c1", AskStatus())
+    assert (status.backups, status.threads) == (4, 2)
+    assert status.backup_bytes > 0
     mortal.kill("c0")
-    figures = mortal.call("c1", "activate", slices=ALL, epoch=8)
-    assert figures["bytes"] > 0
-    assert figures["replayed"] == sum(mortal.prepares[epoch].segments[0].rows for epoch in (7, 8))
+    figures = mortal.tell("c1", Activate, 8)
+    assert figures.nbytes > 0
+    assert figures.replayed == sum(mortal.prepares[epoch].segments[0].rows for epoch in (7, 8))
     assert mortal.state("c1", 8) == mortal.state("c2", 8)
     assert mortal.versions("c1") == {}, "a backup that became active is no backup any more"
     mortal.random_epoch(9, rng)
     ours, theirs = (mortal.apply(name, 9, digests=ALL) for name in ("c1", "c2"))
-    assert ours["digests"] == theirs["digests"]
-    assert set(ours["digests"]) == {str(number) for number in ALL}
+    assert ours.digests == theirs.digests
+    assert [number for number, _ in ours.digests] == ALL
     assert mortal.state("c1", 9, mode="changed") == mortal.state("c2", 9, mode="changed")
 
 
@@ -70,34 +73,34 @@ def test_a_second_copy_is_only_what_changed(world: World) -> None:
     world.log(1, inputs(many, many))
     world.apply("c0", 1)
     first = world.copy("c0", 1, world.to("c1"))
-    assert first["rows"] == 2 * 5000
+    assert first.rows == 2 * 5000
     world.log(2, inputs([1, 2, 7777], [5, 6, 7]))
     world.apply("c0", 2)
     second = world.copy("c0", 2, world.to("c1"), world.to("c2", [0, 1]))
     share = sum(int(number) % 4 in (0, 1) for number in hashes([*many, 7777]))
-    assert second["rows"] == 2 * 3 + 2 * share, "a delta for one, a full copy for the other"
-    assert second["held"] == {"c1": {str(number): 2 for number in ALL}, "c2": {"0": 2, "1": 2}}
+    assert second.rows == 2 * 3 + 2 * share, "a delta for one, a full copy for the other"
+    assert held(second) == {"c1": dict.fromkeys(ALL, 2), "c2": {0: 2, 1: 2}}
     again = world.copy("c0", 2, world.to("c1"))
-    assert (again["rows"], again["held"]["c1"]) == (0, second["held"]["c1"])
-    assert world.copy("c0", 1, world.to("c1"))["held"]["c1"] == second["held"]["c1"], "newer is not overwritten"
+    assert (again.rows, held(again)["c1"]) == (0, held(second)["c1"])
+    assert held(world.copy("c0", 1, world.to("c1")))["c1"] == held(second)["c1"], "newer is not overwritten"
 
 
 def test_a_copy_of_a_committed_epoch_while_later_ones_run(world: World) -> None:
     rng = random.Random(1)
     world.random_epoch(1, rng)
     world.apply("c0", 1)
-    world.call("c0", "pin", reader="test", epoch=1)
+    world.call("c0", Pin("test", 1))
     truth = world.state("c0", 1)
     for epoch in (2, 3, 4):
         world.random_epoch(epoch, rng)
         world.apply("c0", epoch)
-    world.call("c0", "undo", epoch=4, slices=ALL)
-    assert world.copy("c0", 1, world.to("c1"))["held"]["c1"] == {str(number): 1 for number in ALL}
-    world.call("c1", "activate", slices=ALL, epoch=1)
+    world.tell("c0", Undo, 4)
+    assert held(world.copy("c0", 1, world.to("c1")))["c1"] == dict.fromkeys(ALL, 1)
+    world.tell("c1", Activate, 1)
     assert world.state("c1", 1) == truth
-    world.call("c0", "unpin", reader="test")
+    world.call("c0", Unpin("test"))
     gone = world.copy("c0", 1, world.to("c2"))
-    assert gone["held"] == {"c2": {}}, "an epoch that is not held any more cannot be sent, and says so"
+    assert held(gone) == {}, "an epoch that is not held any more cannot be sent, and says so"
 
 
 def test_versions_may_differ_and_active_slices_go_on(world: World) -> None:
@@ -108,13 +111,13 @@ def test_versions_may_differ_and_active_slices_go_on(world: World) -> None:
         world.copy("c0", epoch, world.to("c1", ALL[:epoch]) if epoch < 3 else world.to("c1", [2]))
     assert world.versions("c1") == {0: 2, 1: 2, 2: 4}
     with pytest.raises(EpochGone, match="slices 3 active"):
-        world.call("c1", "activate", slices=ALL, epoch=4)
+        world.tell("c1", Activate, 4)
     assert world.versions("c1") == {0: 2, 1: 2, 2: 4}, "nothing was changed for the others"
     with pytest.raises(EpochGone, match="slices 2 active"):
-        world.call("c1", "activate", slices=[0, 2], epoch=3)
-    world.call("c1", "activate", slices=[0], epoch=3)
+        world.tell("c1", Activate, 3, slices=[0, 2])
+    world.tell("c1", Activate, 3, slices=[0])
     assert world.state("c1", 3, [0]) != []
-    world.call("c1", "activate", slices=[0, 1, 2], epoch=4)
+    world.tell("c1", Activate, 4, slices=[0, 1, 2])
     assert world.state("c1", 4, [0, 1, 2]) == world.state("c0", 4, [0, 1, 2])
 
 
@@ -124,13 +127,13 @@ def test_a_slice_that_moved_is_a_backup_where_it_was(world: World) -> None:
         world.random_epoch(epoch, rng)
         world.apply("c0", epoch)
     world.copy("c0", 2, world.to("c1"))
-    world.call("c1", "activate", slices=[0, 1], epoch=2)
+    world.tell("c1", Activate, 2, slices=[0, 1])
     with pytest.raises(EpochGone, match="cannot become a backup of epoch 1: it is at 2"):
-        world.call("c0", "demote", slices=[0], epoch=1)
+        world.tell("c0", Demote, 1, slices=[0])
     with pytest.raises(EpochGone, match="not here"):
-        world.call("c2", "demote", slices=[0], epoch=2)
+        world.tell("c2", Demote, 2, slices=[0])
     for _ in range(2):  # asking twice is asking once
-        world.call("c0", "demote", slices=[0, 1], epoch=2)
+        world.tell("c0", Demote, 2, slices=[0, 1])
     assert world.versions("c0") == {0: 2, 1: 2}
     with pytest.raises(EpochGone, match="Slice 0 of 'counts' is not here"):
         world.state("c0", 2, [0])
@@ -138,12 +141,12 @@ def test_a_slice_that_moved_is_a_backup_where_it_was(world: World) -> None:
     world.apply("c1", 3, [0, 1])
     world.apply("c0", 3, [2, 3])
     delta = world.copy("c1", 3, world.to("c0", [0, 1]))
-    assert delta["held"] == {"c0": {"0": 3, "1": 3}}
+    assert held(delta) == {"c0": {0: 3, 1: 3}}
     truth = world.state("c1", 3, [0, 1])
-    world.call("c1", "forget", slices=[0, 1])
-    world.call("c0", "activate", slices=[0, 1], epoch=3)
+    world.tell("c1", Forget, slices=[0, 1])
+    world.tell("c0", Activate, 3, slices=[0, 1])
     assert world.state("c0", 3, [0, 1]) == truth
-    world.call("c1", "drop", slices=ALL)
+    world.tell("c1", DropCopies)
     assert world.versions("c1") == {}
 
 
@@ -158,12 +161,12 @@ def test_a_backup_answers_with_the_epoch_of_its_answer(world: World) -> None:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, keys.schema) as out:
         out.write_batch(keys)
-    head = {"job": "j", "incarnation": 1, "stage": "counts", "slice": number, "backup": True}
-    answer, blobs = world.clients["c1"].call("get", head, bytes(sink.getvalue()))
-    assert answer == {"epoch": 1}
-    assert pa.ipc.open_stream(blobs[0]).read_all().to_pylist() == [{"k": 2, "n": 1, "total": 20}]
+    call = Get("counts", number, None, bytes(sink.getvalue()))
+    answer = world.call("c1", call)
+    assert answer.epoch == 1
+    assert pa.ipc.open_stream(answer.rows).read_all().to_pylist() == [{"k": 2, "n": 1, "total": 20}]
     with pytest.raises(EpochGone, match="no backup here"):
-        world.clients["c2"].call("get", head, bytes(sink.getvalue()))
+        world.call("c2", call)
 
 
 def test_dead_and_hung_peers_do_not_hold_up_the_others(mortal: World) -> None:
@@ -177,23 +180,24 @@ def test_dead_and_hung_peers_do_not_hold_up_the_others(mortal: World) -> None:
         assert 2.9 < time.monotonic() - started < 20
     finally:
         os.kill(mortal.processes["c2"].pid, signal.SIGCONT)
-    assert done["held"] == {"c1": {str(number): 1 for number in ALL}}
-    assert set(done["failed"]) == {"c2"}
+    assert held(done) == {"c1": dict.fromkeys(ALL, 1)}
+    assert set(done.failed) == {"c2"}
     mortal.kill("c2")
     mortal.log(2, inputs([1, 2, 3, 4, 5, 6, 7], [1] * 7))
     mortal.apply("c0", 2)
     done = mortal.copy("c0", 2, mortal.to("c2"), mortal.to("c1"))
-    assert done["held"] == {"c1": {str(number): 2 for number in ALL}}
-    assert "Unreachable" in done["failed"]["c2"]
+    assert held(done) == {"c1": dict.fromkeys(ALL, 2)}
+    assert "Unreachable" in done.failed["c2"]
 
 
 def test_bandwidth_is_bounded(world: World) -> None:
     world.log(1, inputs(list(range(4000)), list(range(4000))))
     world.apply("c0", 1)
-    nbytes = world.copy("c0", 1, world.to("c1"))["bytes"]
-    slow = world.copy("c0", 1, world.to("c2"), bandwidth=2 * nbytes)
-    assert slow["bytes"] == nbytes
-    assert 0.3 < slow["seconds"] < 20
+    nbytes = world.copy("c0", 1, world.to("c1")).nbytes
+    job_at(world.services[0]).copy_bandwidth = 2 * nbytes
+    slow = world.copy("c0", 1, world.to("c2"))
+    assert slow.nbytes == nbytes
+    assert 0.3 < slow.seconds < 20
     assert world.versions("c2") == world.versions("c1")
 
 
@@ -206,28 +210,31 @@ def test_a_death_in_the_middle_leaves_whole_copies_only(mortal: World, tmp_path:
     mortal.copy("c0", 1 if place == "mid-copy" else 2, mortal.to("c1"), mortal.to("c2"))
     truth = mortal.state("c0", 2)
     (tmp_path / "faults" / f"container@{place}@2").touch()
-    action = place.removeprefix("mid-")
+    fatal: Call[Reply] = {
+        "mid-copy": mortal.sending(victim, 2, mortal.to("c1")),
+        "mid-activate": Activate(victim, Fence(1, 2, 1), frozenset(ALL), 2),
+        "mid-demote": Demote(victim, Fence(1, 2, 1), frozenset(ALL), 2),
+    }[place]
     with pytest.raises(Unreachable):
-        mortal.call(victim, action, epoch=2, slices=ALL, to=[mortal.to("c1")])
+        mortal.call(victim, fatal)
     until(lambda: not mortal.processes[victim].alive)
     survivor = "c2" if victim == "c1" else "c1"
     assert set(mortal.versions(survivor)) == set(ALL)
-    mortal.call(survivor, "activate", slices=ALL, epoch=2)
+    mortal.tell(survivor, Activate, 2)
     assert mortal.state(survivor, 2) == truth
 
 
 def test_a_replaced_masters_copy_is_refused(world: World) -> None:
     world.log(1, inputs([1, 2], [1, 2]))
     world.apply("c0", 1)
-    world.call("c1", "status", incarnation=2)
+    world.call("c1", AskStatus(), 2)
     done = world.copy("c0", 1, world.to("c1"))
-    assert "FencedError" in done["failed"]["c1"]
-    header = {"job": "j", "incarnation": 1, "kind": "copy", "copy": "x", "stage": "counts", "epoch": 1}
-    stream = world.clients["c1"].push(header, pa.schema({"slot": "int32"}), 5)
+    assert "FencedError" in done.failed["c1"]
+    stream = world.clients["c1"].push(CopiesPush(1, "x", "counts"), pa.schema({"slot": "int32"}), 5)
     with pytest.raises(Exception, match="has been replaced by master 2") as caught:
         stream.close()
-    assert isinstance(wire.reveal(caught.value), FencedError)
-    assert world.call("c1", "versions", incarnation=2, slices=ALL)["versions"] == {}
+    assert isinstance(from_wire(str(caught.value)), FencedError)
+    assert world.versions("c1", incarnation=2) == {}
 
 
 def test_loads_and_threads(world: World) -> None:
@@ -235,15 +242,15 @@ def test_loads_and_threads(world: World) -> None:
     for epoch in range(1, 4):
         world.random_epoch(epoch, rng)
         world.apply("c0", epoch)
-    loads = world.call("c0", "loads")["loads"]
-    assert set(loads) == {str(number) for number in ALL}
+    loads = world.call("c0", AskLoads()).loads
+    assert set(loads) == set(ALL)
     assert all(rows > 0 and seconds > 0 for rows, seconds in loads.values())
     stop = threading.Event()
 
     def resize() -> None:
         while not stop.is_set():
             for threads in (1, 3):
-                assert world.call("c0", "threads", threads=threads)["seconds"] >= 0
+                assert world.call("c0", SetThreads(threads)).seconds >= 0
 
     changing = threading.Thread(target=resize)
     changing.start()
@@ -254,13 +261,13 @@ def test_loads_and_threads(world: World) -> None:
     finally:
         stop.set()
         changing.join()
-    assert world.call("c0", "status")["threads"] == 3
+    assert world.call("c0", AskStatus()).threads == 3
     world.own("c2")
     for epoch in range(1, 10):
         world.apply("c2", epoch)
     assert world.state("c0", 9) == world.state("c2", 9)
-    world.call("c0", "forget", slices=[0])
-    assert "0" not in world.call("c0", "loads")["loads"]
+    world.tell("c0", Forget, slices=[0])
+    assert 0 not in world.call("c0", AskLoads()).loads
 
 
 def test_merging_happens_behind(world: World) -> None:
@@ -270,10 +277,10 @@ def test_merging_happens_behind(world: World) -> None:
         world.random_epoch(epoch, rng, keys=2000)
         world.apply("c0", epoch)
         world.copy("c0", epoch, world.to("c1"))
-        sizes.append(world.call("c1", "status")["backup_bytes"])
+        sizes.append(world.call("c1", AskStatus()).backup_bytes)
     before = max(sizes)
-    world.call("c1", "activate", slices=ALL, epoch=11)
+    world.tell("c1", Activate, 11)
     assert world.state("c1", 11) == world.state("c0", 11)
-    assert world.call("c1", "status")["backup_bytes"] == 0
-    until(lambda: world.call("c1", "status")["backups"] == 0)
+    assert world.call("c1", AskStatus()).backup_bytes == 0
+    until(lambda: world.call("c1", AskStatus()).backups == 0)
     assert before < 3_000_000

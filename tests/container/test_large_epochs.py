@@ -210,7 +210,7 @@ def test_an_epoch_larger_than_memory_does_not_end_a_container(tmp_path: Path, mi
         # Hashes are not keys': a key of both blocks is in two slices.
         pairs = [pa.table([rows.column("_h"), rows.column("k0")], names=["h", "k"]) for rows in alike]
         distinct = pa.concat_tables(pairs).group_by(["h", "k"]).aggregate([]).num_rows
-        assert answer["stages"]["sums"]["rows"] == distinct
+        assert answer.stages["sums"].rows == distinct
         assert peak(pid) <= 1024
         assert peak(pid) - before <= 550, f"{before} MiB before, at most {peak(pid)}"
     finally:

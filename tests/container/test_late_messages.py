@@ -17,6 +17,8 @@ from holdfast.container.staging import Staging
 from holdfast.container.threads import ThreadTable
 from holdfast.errors import EpochGone
 from holdfast.log.pack import Pack
+from holdfast.wire.messages import Activate, Demote, Undo
+from holdfast.wire.questions import AskStatus
 
 ALL = list(range(SLICES))
 
@@ -30,23 +32,23 @@ def hosted(tmp_path: Path) -> Iterator[Hosted]:
 
 def test_late_messages_about_an_epoch_that_is_over_change_nothing(hosted: Hosted) -> None:
     writer, name, first = hosted.log(1, rows_of([1, 2, 1], [10, 20, 30]))
-    hosted.apply(first, 0)
+    hosted.apply(first)
     *_, second = hosted.log(2, rows_of([2, 3], [1, 2]))
-    hosted.apply(second, 1)
+    hosted.apply(second)
     now = {1: (2, 40), 2: (2, 21), 3: (1, 2)}
-    hosted.apply(first, 0)
-    hosted.call("undo", epoch=1, slices=ALL)
+    hosted.apply(first)
+    hosted.tell(Undo, 1)
     with pytest.raises(flight.FlightServerError, match="read the log"):
         push(hosted, writer, name, ALL)
     with pytest.raises(EpochGone):
-        hosted.call("demote", epoch=1, slices=ALL)
+        hosted.tell(Demote, 1)
     with pytest.raises(EpochGone):
-        hosted.call("activate", epoch=1, slices=ALL)
+        hosted.tell(Activate, 1)
     with pytest.raises(EpochGone):
         hosted.read(1, "changed")
     assert hosted.read(2) == now
-    assert hosted.call("status")["staged"] == 0
-    assert hosted.call("status")["committed"] == 1
+    assert hosted.call(AskStatus()).staged == 0
+    assert hosted.call(AskStatus()).committed == 1
 
 
 def test_a_checkpoint_that_was_given_up_and_the_next_one_of_that_epoch(hosted: Hosted) -> None:
@@ -67,18 +69,18 @@ def test_a_checkpoint_that_was_given_up_and_the_next_one_of_that_epoch(hosted: H
 
     def write() -> None:
         try:
-            job.checkpoint(1, ALL, "checkpoint/counts.pack")
+            job.checkpoints.write(1, ALL, "checkpoint/counts.pack")
         except BaseException as error:
             raised.append(error)
 
     try:
-        job.restore(ALL, 0, 0, {})
+        job.restore(ALL, 0, 0)
         job.apply(prepares[0], ALL)
         job.commit(1)
         writing = threading.Thread(target=write)
         writing.start()
         assert begun.wait(60)
-        job.checkpoint(1, ALL, "checkpoint/given-up.pack")
+        job.checkpoints.write(1, ALL, "checkpoint/given-up.pack")
         for prepare in prepares[1:]:
             job.apply(prepare, ALL)
             job.commit(prepare.fence.epoch)

@@ -13,23 +13,25 @@ import pytest
 from test_backups import OPERATORS, Owner, send, taken
 
 from holdfast.container.backups import Backups
-from holdfast.driver import handlers as performing
-from holdfast.driver.epochs import Tag
-from holdfast.driver.handlers import Performer
+from holdfast.container.messages import Host
 from holdfast.driver.history import History
+from holdfast.driver.store import placed
 from holdfast.errors import ContainerError
 from holdfast.launch.fleet import GONE_KEPT, Fleet
 from holdfast.log.ledger import Ledger
-from holdfast.log.records import FEED, Batch, Fence
+from holdfast.log.records import FEED, Batch, Fence, SegmentRef
 from holdfast.log.segment import Segment, SegmentWriter
 from holdfast.log.store import Store
 from holdfast.master import instructions as do
 from holdfast.master.operations import KEPT, Operation
 from holdfast.ring import node as rings
-from holdfast.ring.node import Ring, RingTerms
+from holdfast.ring.messages import Letter, RingTerms
+from holdfast.ring.node import Ring
+from holdfast.ring.overlay.messages import Hello
 from holdfast.spark import intake
 from holdfast.spark.intake import Intake, IntakeTask
 from holdfast.wire.client import Address
+from holdfast.wire.messages import Tag
 
 
 def test_of_containers_that_are_gone_the_last_ones_are_shown() -> None:
@@ -39,7 +41,7 @@ def test_of_containers_that_are_gone_the_last_ones_are_shown() -> None:
         def close(self) -> None: ...
 
     lost: list[str] = []
-    fleet = Fleet(Launcher(), {"job": "j", "incarnation": 1}, lambda name, _: lost.append(name))  # type: ignore[arg-type]
+    fleet = Fleet(Launcher(), Host("j", (), 1, "", ""), 1, lambda name, _: lost.append(name))  # type: ignore[arg-type]
     try:
         for number in range(3 * GONE_KEPT):
             handle: Any = SimpleNamespace(pid=number, alive=False, host="h", kill=lambda: None, close=lambda: None)
@@ -76,15 +78,13 @@ def test_wide_rows_are_sorted_in_smaller_blocks(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(SegmentWriter, "append", noted)
     wide = pa.record_batch({"_h": np.arange(100), "v0": ["x" * 400] * 100})
-    tag, _ = IntakeTask(Intake(Store(str(tmp_path)), Fence(1, 1, 1), 1, 16, (0,)), 0, 0).run(
-        (0, wide) for _ in range(50)
-    )
+    tag = IntakeTask(Intake(Store(str(tmp_path)), Fence(1, 1, 1), 1, 16, (0,)), 0, 0).run((0, wide) for _ in range(50))
     assert tag is not None
-    assert tag["rows"] == 5000
+    assert tag.segment.rows == 5000
     assert max(flushed) < 100_000 + wide.nbytes
 
 
-def test_a_prepare_does_not_grow_with_the_number_of_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prepare_does_not_grow_with_the_number_of_tasks(tmp_path: Path) -> None:
     """Rows inside tags stay inside the prepare up to a bound; what is more becomes segments, with the same rows."""
 
     def tag(partition: int) -> Tag:
@@ -92,16 +92,17 @@ def test_a_prepare_does_not_grow_with_the_number_of_tasks(tmp_path: Path, monkey
         rows = pa.record_batch({"_h": np.arange(10), "k0": np.arange(10) + partition})
         writer.append(0, rows, np.arange(10) % 4)
         inline = writer.to_bytes()
-        return Tag("", 10, len(inline), writer.checksum, partition, partition, 10, (), inline)
+        return Tag(SegmentRef("", 10, len(inline), writer.checksum, partition, partition, input_rows=10), inline)
 
     tags = tuple(tag(number) for number in range(10))
-    assert all(one.inline is not None for one in tags)
-    monkeypatch.setattr(performing, "INLINE_BYTES", 3 * tags[0].nbytes)
+    assert all(one.rows is not None for one in tags)
     ledger = Ledger(Store(str(tmp_path)), "main")
-    performer = Performer(ledger, 1, lambda: None, History())  # type: ignore[arg-type, return-value]
     asked = do.StorePrepare(Fence(1, 1, 1), 1, {FEED: Batch("q", 0, "o")}, tags)
     attachments: list[bytes] = []
-    refs = performer._refs(asked, attachments)
+    apart: list[tuple[str, bytes]] = []
+    refs = placed(asked, attachments, apart, room=3 * tags[0].segment.nbytes)
+    for name, rows in apart:
+        ledger.section.write(name, [rows])
     assert [ref.inline for ref in refs] == [0, 1, 2, *[None] * 7]
     for ref, one in zip(refs, tags, strict=True):
         segment = (
@@ -109,7 +110,7 @@ def test_a_prepare_does_not_grow_with_the_number_of_tasks(tmp_path: Path, monkey
             if ref.inline is None
             else Segment.open(attachments[ref.inline], "inline")
         )
-        assert segment.checksum == ref.checksum == one.checksum
+        assert segment.checksum == ref.checksum == one.segment.checksum
         assert (segment.rows, segment.nbytes) == (ref.rows, ref.nbytes)
 
 
@@ -141,11 +142,10 @@ def test_an_inbox_of_the_ring_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
         stuck.wait(30)
         for _ in range(10):
             ring.ended("somebody")
-        letter = {"sender": ["c1", "grpc://127.0.0.1:2"], "addresses": [], "messages": []}
-        ring.receive(letter)  # a heartbeat brings nothing to read
-        monkeypatch.setattr(rings, "message_of", lambda plain: plain)
+        sender = Address("c1", "grpc://127.0.0.1:2")
+        ring.receive(Letter(sender))  # a heartbeat brings nothing to read
         with pytest.raises(ContainerError, match="messages to read already"):
-            ring.receive({**letter, "messages": ["one"]})
+            ring.receive(Letter(sender, (Hello(answer=True),)))
     finally:
         free.set()
         ring.close()

@@ -140,11 +140,10 @@ class Shop:
         ledger = Ledger(self.ledger.store, "main")
         manifests = ledger.manifests()
         manifest = manifests[-1] if manifests and checkpoint is None else None
-        packs = {name: list(range(SLICES)) for name in manifest.packs} if manifest else {}
         threads = ThreadTable(2)
         job = HostedJob("j", plans, SLICES, ledger, threads, Staging(0))
         try:
-            job.restore(range(SLICES), self.committed, manifest.epoch if manifest else 0, packs)
+            job.restore(range(SLICES), self.committed, manifest.epoch if manifest else 0)
             yield job
         finally:
             job.close()

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast import faults
-from holdfast.driver import epochs as epoch
+from holdfast.driver import sizes
 
 pytestmark = pytest.mark.spark
 PUSHED = {"preaggregate": False, "push": True}
@@ -53,7 +53,7 @@ def test_containers_and_spark_workers_killed(
 
     A task whose worker dies is tried again by Spark; its first segment, if it wrote one, is garbage.
     """
-    monkeypatch.setattr(epoch, "SMALL_BYTES", 0 if shape == "one" else 1 << 20)  # by scan, or in one answer
+    monkeypatch.setattr(sizes, "SMALL_BYTES", 0 if shape == "one" else 1 << 20)  # by scan, or in one answer
     drill = Drill(tmp_path, files=7, config={"shape": shape, "strikes": str(tmp_path / "faults"), **config})
     drill.plant(*[f"container@{place}" for place in ("mid-apply@2", "mid-sink@3", "mid-apply@5", "mid-sink@6")])
     for number in (2, 4, 7):
@@ -141,7 +141,7 @@ def test_random_drill(
     print(config)
     drill = Drill(tmp_path, files=8, rows=draw.choice([50, 3000]), keys=draw.choice([10, 400]), seed=drill_seed)
     drill.config.update(config)
-    monkeypatch.setattr(epoch, "SMALL_BYTES", draw.choice([0, 1 << 20]))
+    monkeypatch.setattr(sizes, "SMALL_BYTES", draw.choice([0, 1 << 20]))
     for number in draw.sample(range(1, 9), 4):
         drill.plant(f"container@{draw.choice(['mid-apply', 'mid-sink'])}@{number}")
     (task_faults / f"task@in-intake@{draw.randint(1, 8)}").touch()

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 import holdfast as hf
 from holdfast.api.keyed import StageStream
 from holdfast.api.run import SECTION
-from holdfast.driver import epochs
+from holdfast.driver import sizes
 from holdfast.log.ledger import Ledger
 from holdfast.log.store import Store
 
@@ -68,7 +68,7 @@ def test_a_sink_ends_with_its_batch_whatever_it_does(
     rows: Rows, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its container is lost and the log cannot be read: nobody will ever have the rows it waits for."""
-    monkeypatch.setattr(epochs, "SMALL_BYTES", 0)  # by a scan
+    monkeypatch.setattr(sizes, "SMALL_BYTES", 0)  # by a scan
     rows.add()
     job, counts = rows.job()
     ended: list[str] = []

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import holdfast as hf
 from holdfast import faults
-from holdfast.driver import epochs as epoch_jobs
+from holdfast.driver import sizes
 
 register_pickle_by_value(model)  # containers cannot import it
 pytestmark = pytest.mark.spark
@@ -40,7 +40,7 @@ WAYS = {"by the driver": 1 << 20, "by tasks": 0}  # what rows take from one leve
 def test_three_levels_without_faults(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    monkeypatch.setattr(epoch_jobs, "SMALL_BYTES", WAYS[way])
+    monkeypatch.setattr(sizes, "SMALL_BYTES", WAYS[way])
     drill = Drill(tmp_path, config={"shape": "graph"})
     drill.run_here(spark, monkeypatch)
     drill.check()
@@ -51,7 +51,7 @@ def test_three_levels_and_a_container_killed(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """Only what was lost is made again: no slice of a container that lives is touched."""
-    monkeypatch.setattr(epoch_jobs, "SMALL_BYTES", WAYS[way])
+    monkeypatch.setattr(sizes, "SMALL_BYTES", WAYS[way])
     drill = Drill(tmp_path, config={"shape": "graph", "containers": 3})
     drill.plant("container@mid-apply@3", "container@mid-sink@5")
     drill.run_here(spark, monkeypatch)

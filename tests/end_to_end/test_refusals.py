@@ -17,8 +17,12 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import holdfast as hf
 from holdfast.launch import local as launcher
+from holdfast.log.records import Fence
 from holdfast.log.repair import checksums
 from holdfast.wire.client import Address, Client
+from holdfast.wire.codec import Sender
+from holdfast.wire.messages import Undo
+from holdfast.wire.questions import AskStatus, Describe, ScanTicket
 
 pytestmark = pytest.mark.spark
 
@@ -229,18 +233,17 @@ def running(tmp_path: Path, spark: SparkSession) -> Iterator[tuple[hf.Run, hf.St
 def test_a_stranger_gets_nothing(running: tuple[hf.Run, hf.StageStream], tmp_path: Path) -> None:
     run, _ = running
     address = run._fleet.address(run.status().containers[0].name)
-    identity = {"job": run._file.job_id, "incarnation": run._shell.incarnation}
     with Client(address, "guess") as client, pytest.raises(hf.TokenError, match="no valid token"):
-        client.call("status", identity)
+        client.call(AskStatus())
     with Client(address, "guess") as client, pytest.raises(hf.TokenError):
-        list(client.scan({**identity, "stage": "source_by_digit_agg", "epoch": 1, "mode": "read", "slices": [0]}))
+        list(client.scan(ScanTicket("source_by_digit_agg", 1, "read", (0,))))
     with flight.FlightClient(address.location) as bare, pytest.raises(flight.FlightUnauthenticatedError):
         list(bare.do_action(flight.Action("ping", b"")))
     wrong = Address("somebody-else", address.location)
     with Client(wrong, run._jobs.token) as client, pytest.raises(hf.TokenError, match="listens on this port now"):
-        client.call("status", identity)
+        client.call(AskStatus())
     with Client(run._desk.address, "guess") as client, pytest.raises(hf.TokenError):
-        client.call("describe", {"stage": "source_by_digit_agg", "lease": False})
+        client.call(Describe("source_by_digit_agg"))
     files = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
     assert not any(run._jobs.token.encode() in path.read_bytes() for path in files)
     command = Path(f"/proc/{run.status().containers[0].pid}/cmdline").read_bytes()
@@ -250,9 +253,9 @@ def test_a_stranger_gets_nothing(running: tuple[hf.Run, hf.StageStream], tmp_pat
 def test_an_old_master_is_refused(running: tuple[hf.Run, hf.StageStream]) -> None:
     run, _ = running
     name = run.status().containers[0].name
-    old = {"job": run._file.job_id, "incarnation": run._shell.incarnation - 1}
+    old = Sender(run._file.job_id, run._shell.incarnation - 1)
     with Client(run._fleet.address(name), run._jobs.token) as client, pytest.raises(hf.FencedError):
-        client.call("undo", {**old, "epoch": 1, "slices": [0]})
+        client.call(Undo(name, Fence(old.incarnation, 1, 1), frozenset({0})), sender=old)
 
 
 @pytest.mark.long

@@ -16,8 +16,11 @@ from kit import NEVER, Drill, EpochsGoOn, Stage, Watch, finish, until
 from holdfast.errors import HoldfastError
 from holdfast.log.ledger import Ledger
 from holdfast.log.store import Store
+from holdfast.ring.messages import AskPieces
 from holdfast.wire import tokens
 from holdfast.wire.client import Address, Client, Unreachable
+from holdfast.wire.codec import Sender
+from holdfast.wire.questions import AskVersions, Ping
 
 pytestmark = pytest.mark.spark
 SHARDS: dict[str, Any] = {"safety": "shards", "store_every": 1000}
@@ -120,7 +123,7 @@ class Outside:
         assert job is not None
         assert owner is not None
         assert routing is not None
-        self.header = {"job": job.job_id, "incarnation": owner.incarnation}
+        self.sender = Sender(job.job_id, owner.incarnation)
         self.owners = routing.owners
         token = tokens.find(job.job_id, owner.incarnation)
         self.clients: dict[str, Client] = {}
@@ -139,21 +142,20 @@ class Outside:
             if connection.status != psutil.CONN_LISTEN:
                 continue
             for name in set(self.owners):
-                client = Client(Address(name, f"grpc://127.0.0.1:{connection.laddr.port}"), token)
+                client = Client(Address(name, f"grpc://127.0.0.1:{connection.laddr.port}"), token, self.sender)
                 with contextlib.suppress(Unreachable, HoldfastError):
-                    client.call("ping", timeout=20)
+                    client.call(Ping(), 20)
                     yield name, client
                     break
                 client.close()
 
     def pieces(self, slices: list[int]) -> int:
-        return sum(len(self._call(name, "pieces", slices)["held"]) for name in self.clients)
+        return sum(len(one.call(AskPieces(frozenset(slices)), 60).held) for one in self.clients.values())
 
     def ready(self, slices: list[int]) -> dict[int, int]:
         found: dict[int, int] = {}
-        for name in self.clients:
-            versions = self._call(name, "versions", slices)["versions"]
-            found |= {int(number): version for number, version in versions.items()}
+        for client in self.clients.values():
+            found |= client.call(AskVersions(tuple(slices)), 60).versions
         return found
 
     def kill(self, name: str) -> None:
@@ -163,9 +165,6 @@ class Outside:
     def close(self) -> None:
         for client in self.clients.values():
             client.close()
-
-    def _call(self, name: str, action: str, slices: list[int]) -> dict[str, Any]:
-        return self.clients[name].call(action, {**self.header, "slices": slices}, timeout=60)[0]
 
 
 @pytest.mark.long

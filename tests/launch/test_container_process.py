@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,19 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from holdfast.errors import ContainerError, EpochGone, FencedError, HoldfastError
+from holdfast.container.messages import Host
+from holdfast.errors import ContainerError, CorruptionError, EpochGone, FencedError
 from holdfast.launch.local import ContainerProcess, ContainerSettings
 from holdfast.log.ledger import Ledger
-from holdfast.log.records import FEED, Batch, Fence, Prepare, SegmentRef
+from holdfast.log.records import FEED, Batch, Fence, Manifest, Prepare, SegmentRef
 from holdfast.log.segment import SegmentWriter, segment_name
 from holdfast.log.store import Store
 from holdfast.operators.aggregate import AggregateSpec, Column, StageSpec
 from holdfast.operators.stage import InputPlan, StagePlan
-from holdfast.wire import framing as wire
-from holdfast.wire.client import Client, Unreachable
+from holdfast.wire.client import A, Client, Unreachable
+from holdfast.wire.codec import MessageError, Sender, pack
+from holdfast.wire.messages import Applied, Apply, Call, Mode, Pack, Restore, Undo, VerifyPacks, WriteCheckpoint
+from holdfast.wire.questions import AskStatus, Locate, Pin, RowsPart, RowsPush, ScanTicket, Unpin
 
 SLICES = 4
 PLAN = StagePlan(
@@ -55,13 +59,18 @@ class Hosted:
         self.ledger = Ledger(Store(str(path / "store")), "main")
         settings = ContainerSettings("secret", staging_bytes=staging_bytes)
         self.process = process or ContainerProcess("c0", settings, nursery=incubator.nursery())
-        self.client = Client(self.process.await_ready(), "secret")
-        self.call("host", stages=[PLAN.to_dict()], slices=SLICES, store=self.ledger.store.uri, section="main")
-        self.call("restore", slices=list(range(SLICES)), epoch=0, checkpoint=0, packs={})
+        self.client = Client(self.process.await_ready(), "secret", Sender("j", 1))
+        self.call(Host("j", (PLAN,), SLICES, self.ledger.store.uri, "main"))
+        self.tell(Restore, 0, checkpoint=0)
 
-    def call(self, action: str, *blobs: bytes, **header: Any) -> dict[str, Any]:
-        answer, _ = self.client.call(action, {"job": "j", "incarnation": 1, **header}, *blobs)
-        return answer
+    def call(self, message: Call[A], incarnation: int = 1) -> A:
+        return self.client.call(message, sender=Sender("j", incarnation))
+
+    def tell(self, kind: Any, epoch: int, **more: Any) -> Any:
+        """An instruction for all slices, as the master would give it."""
+        if "epoch" in {field.name for field in fields(kind)}:
+            more["epoch"] = epoch
+        return self.call(kind("c0", Fence(1, epoch, 1), frozenset(range(SLICES)), **more))
 
     def log(self, epoch: int, rows: pa.RecordBatch) -> tuple[SegmentWriter, str, Prepare]:
         writer = SegmentWriter(SLICES)
@@ -73,13 +82,11 @@ class Hosted:
         prepare = Prepare(fence, 1, {FEED: Batch("q", epoch - 1, f"offsets of {epoch}")}, (ref,), clock=0)
         return writer, name, self.ledger.put_prepare(prepare)
 
-    def apply(self, prepare: Prepare, committed: int) -> dict[str, Any]:
-        return self.call(
-            "apply", prepare.to_bytes(), name=prepare.file, slices=list(range(SLICES)), committed=committed
-        )
+    def apply(self, prepare: Prepare) -> Applied:
+        return self.tell(Apply, prepare.fence.epoch, level=1, prepare=prepare.to_bytes())  # type: ignore[no-any-return]
 
-    def read(self, epoch: int, mode: str = "read") -> dict[int, tuple[int, int]]:
-        ticket = {"job": "j", "incarnation": 1, "stage": "counts", "epoch": epoch, "mode": mode, "slices": [0, 1, 2, 3]}
+    def read(self, epoch: int, mode: Mode = "read") -> dict[int, tuple[int, int]]:
+        ticket = ScanTicket("counts", epoch, mode, (0, 1, 2, 3))
         rows = [row for _, batch in self.client.scan(ticket) for row in batch.to_pylist()]
         return {row["k"]: (row["n"], row["total"]) for row in rows}
 
@@ -97,61 +104,63 @@ def hosted(tmp_path: Path) -> Iterator[Hosted]:
 
 def push(hosted: Hosted, writer: SegmentWriter, name: str, slices: list[int], missing: int = 0) -> None:
     chunks = list(writer.chunks())
-    head = {"job": "j", "incarnation": 1, "epoch": 1, "segment": name, "input": 0, "slices": slices}
-    head |= {"chunks": len(chunks) + missing, "rows": writer.rows}
+    head = RowsPush(1, name, 0, tuple(slices), len(chunks) + missing, writer.rows)
     stream = hosted.client.push(head, chunks[0].rows.schema, 10)
     for chunk in chunks:
-        place = wire.pack({}, chunk.slices.tobytes(), chunk.bounds.tobytes())
+        place = pack(RowsPart(chunk.slices.tobytes(), chunk.bounds.tobytes()))
         stream.write_with_metadata(chunk.rows, place)
     stream.close()
 
 
 def test_apply_undo_and_read_as_of_a_committed_epoch(hosted: Hosted) -> None:
     *_, first = hosted.log(1, rows_of([1, 2, 1], [10, 20, 30]))
-    hosted.apply(first, 0)
+    hosted.apply(first)
     assert hosted.read(1) == {1: (2, 40), 2: (1, 20)}
     *_, second = hosted.log(2, rows_of([2, 3], [1, 2]))
-    hosted.apply(second, 1)
+    hosted.apply(second)
     assert hosted.read(1) == {1: (2, 40), 2: (1, 20)}, "epoch 1 is committed, 2 is not"
     assert hosted.read(2, "changed") == {2: (2, 21), 3: (1, 2)}
-    hosted.apply(second, 1)
+    hosted.apply(second)
     assert hosted.read(2) == {1: (2, 40), 2: (2, 21), 3: (1, 2)}, "applying again changes nothing"
-    hosted.call("undo", epoch=2, slices=[0, 1, 2, 3])
+    hosted.tell(Undo, 2)
     with pytest.raises(EpochGone):
         hosted.read(2)
-    hosted.apply(second, 1)
+    hosted.apply(second)
     assert hosted.read(2) == {1: (2, 40), 2: (2, 21), 3: (1, 2)}
 
 
 def test_checkpoint_restore_and_replay(hosted: Hosted, tmp_path: Path) -> None:
     for epoch in range(1, 4):
         *_, prepare = hosted.log(epoch, rows_of([epoch, 7], [1, epoch]))
-        hosted.apply(prepare, epoch - 1)
+        hosted.apply(prepare)
         if epoch == 2:
-            hosted.call("checkpoint", epoch=2, slices=[0, 1, 2, 3], pack="checkpoint/p.pack")
+            written = hosted.tell(WriteCheckpoint, 2, id="1.7")
+    assert written.nbytes > 0
     truth = hosted.read(3)
-    assert hosted.call("verify", packs=["checkpoint/p.pack"])["bytes"] > 0
-    figures = hosted.call(
-        "restore", slices=[0, 1, 2, 3], epoch=3, checkpoint=2, packs={"checkpoint/p.pack": [0, 1, 2, 3]}
-    )
-    assert figures["replayed"] == 2, "only the rows above the checkpoint"
+    fence, everything = Fence(1, 2, 1), frozenset(range(SLICES))
+    hosted.call(VerifyPacks("c0", fence, 2, (Pack("c0", everything, written.file),)))
+    with pytest.raises(CorruptionError, match="is missing"):
+        hosted.tell(Restore, 3, checkpoint=2)
+    hosted.ledger.put_manifest(Manifest(2, fence, (written.file,), (0,) * SLICES, "the test"))
+    figures = hosted.tell(Restore, 3, checkpoint=2)
+    assert figures.replayed == 2, "only the rows above the checkpoint"
     assert hosted.read(3) == truth
 
 
 def test_pushed_rows_save_reading_the_log(hosted: Hosted) -> None:
     writer, name, prepare = hosted.log(1, rows_of(list(range(100)), list(range(100))))
     push(hosted, writer, name, [0, 1, 2, 3])
-    assert hosted.call("status")["staged"] > 0
+    assert hosted.call(AskStatus()).staged > 0
     hosted.ledger.section.delete([name])
-    hosted.apply(prepare, 0)
+    hosted.apply(prepare)
     assert hosted.read(1) == {key: (1, key) for key in range(100)}
-    assert hosted.call("status")["staged"] == 0, "what is applied is not kept"
+    assert hosted.call(AskStatus()).staged == 0, "what is applied is not kept"
 
 
 def test_a_push_for_other_slices_is_not_enough(hosted: Hosted) -> None:
     writer, name, prepare = hosted.log(1, rows_of(list(range(100)), list(range(100))))
     push(hosted, writer, name, [0, 1])
-    hosted.apply(prepare, 0)
+    hosted.apply(prepare)
     assert hosted.read(1) == {key: (1, key) for key in range(100)}, "the rest came from the log"
 
 
@@ -159,8 +168,8 @@ def test_a_push_that_broke_off_is_not_used(hosted: Hosted) -> None:
     """To the container a client that died looks like one that was done."""
     writer, name, prepare = hosted.log(1, rows_of(list(range(100)), list(range(100))))
     push(hosted, writer, name, [0, 1, 2, 3], missing=1)
-    assert hosted.call("status")["staged"] == 0
-    hosted.apply(prepare, 0)
+    assert hosted.call(AskStatus()).staged == 0
+    hosted.apply(prepare)
     assert hosted.read(1) == {key: (1, key) for key in range(100)}
 
 
@@ -170,8 +179,8 @@ def test_a_full_container_says_read_the_log(tmp_path: Path) -> None:
         writer, name, prepare = hosted.log(1, rows_of(list(range(5000)), list(range(5000))))
         with pytest.raises(Exception, match="read the log"):
             push(hosted, writer, name, [0, 1, 2, 3])
-        assert hosted.call("status")["staged"] == 0
-        hosted.apply(prepare, 0)
+        assert hosted.call(AskStatus()).staged == 0
+        hosted.apply(prepare)
         assert hosted.read(1) == {key: (1, key) for key in range(5000)}
     finally:
         hosted.close()
@@ -179,47 +188,47 @@ def test_a_full_container_says_read_the_log(tmp_path: Path) -> None:
 
 def test_a_reader_that_stops_reading_holds_nobody_up(hosted: Hosted) -> None:
     *_, first = hosted.log(1, rows_of(list(range(50_000)), list(range(50_000))))
-    hosted.apply(first, 0)
-    ticket = {"job": "j", "incarnation": 1, "stage": "counts", "epoch": 1, "mode": "read", "slices": [0, 1, 2, 3]}
+    hosted.apply(first)
+    ticket = ScanTicket("counts", 1, "read", (0, 1, 2, 3))
     scan = hosted.client.scan(ticket)
     next(scan)
     *_, second = hosted.log(2, rows_of([1], [1]))
-    hosted.apply(second, 1)
+    hosted.apply(second)
     assert hosted.read(2)[1] == (2, 2)
     scan.close()  # type: ignore[attr-defined]
 
 
 def test_pins_keep_an_epoch_readable(hosted: Hosted) -> None:
     *_, first = hosted.log(1, rows_of([1], [1]))
-    hosted.apply(first, 0)
-    hosted.call("pin", reader="r", epoch=1)
+    hosted.apply(first)
+    hosted.call(Pin("r", 1))
     for epoch in (2, 3, 4):
         *_, prepare = hosted.log(epoch, rows_of([1], [1]))
-        hosted.apply(prepare, epoch - 1)
+        hosted.apply(prepare)
     assert hosted.read(1) == {1: (1, 1)}
-    hosted.call("unpin", reader="r")
+    hosted.call(Unpin("r"))
     with pytest.raises(EpochGone, match="read again"):
         hosted.read(1)
     assert hosted.read(3) == {1: (3, 3)}
 
 
 def test_a_replaced_master_is_refused(hosted: Hosted) -> None:
-    hosted.call("status", incarnation=2)
+    hosted.call(AskStatus(), 2)
     with pytest.raises(FencedError, match="has been replaced by master 2"):
-        hosted.call("status", incarnation=1)
+        hosted.call(AskStatus(), 1)
 
 
 def test_unknown_jobs_and_actions(hosted: Hosted) -> None:
     with pytest.raises(ContainerError, match="does not host job"):
-        hosted.client.call("status", {"job": "other", "incarnation": 1})
-    with pytest.raises(HoldfastError, match="knows no action"):
-        hosted.call("format-disk")
+        hosted.client.call(AskStatus(), sender=Sender("other", 1))
+    with pytest.raises(MessageError, match="A container does not take 'Locate'"):
+        hosted.call(Locate((0,), 1, 1, "read"))
 
 
 def test_a_dead_container_is_unreachable(hosted: Hosted) -> None:
     hosted.process.kill()
     with pytest.raises(Unreachable):
-        hosted.call("status")
+        hosted.call(AskStatus())
 
 
 def test_it_ends_with_its_parent(tmp_path: Path) -> None:

@@ -216,6 +216,7 @@ def drive(settings: dict[str, str], folder: str) -> None:
     sys.path[:0] = [str(tests), str(tests / "container")]
     from test_container_process import PLAN
 
+    from holdfast.container.messages import Host
     from holdfast.driver.endpoint import Desk
     from holdfast.launch.executors import ExecutorLauncher
     from holdfast.launch.fleet import Fleet, Silence
@@ -232,11 +233,12 @@ def drive(settings: dict[str, str], folder: str) -> None:
     spark = builder.getOrCreate()
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     lost: dict[str, str] = {}
-    launcher = ExecutorLauncher(spark, ContainerSettings("secret"), lambda: desk.address, divides=cores_divide(spark))
-    desk = Desk("127.0.0.1", "secret", launcher.questions)
-    host: dict[str, Any] = {"job": "j", "incarnation": 1, "stages": [PLAN.to_dict()], "slices": 4}
-    host |= {"store": f"{folder}/store", "section": "main"}
-    fleet = Fleet(launcher, host, lost.__setitem__, Silence(suspect=0.8, kill=2.0))
+    desk = Desk("127.0.0.1", "secret")
+    launcher = ExecutorLauncher(spark, ContainerSettings("secret"), desk.address, divides=cores_divide(spark))
+    desk.table.add(launcher)
+    fleet = Fleet(
+        launcher, Host("j", (PLAN,), 4, f"{folder}/store", "main"), 1, lost.__setitem__, Silence(suspect=0.8, kill=2.0)
+    )
 
     def everyone() -> list[dict[str, Any]]:
         return [one._asdict() | {"location": fleet.address(one.name).location} for one in fleet.all()]

@@ -18,10 +18,12 @@ import psutil
 import pytest
 from test_container_process import PLAN
 
+from holdfast.container.messages import Host
 from holdfast.errors import ContainerError
 from holdfast.launch.fleet import Fleet, Silence
 from holdfast.launch.local import ChildLauncher, ContainerProcess, ContainerSettings
 from holdfast.wire.client import Address, Unreachable
+from holdfast.wire.questions import Ping
 
 pytestmark = pytest.mark.own_nursery
 SETTINGS = ContainerSettings("secret")
@@ -83,15 +85,7 @@ class CutOff(ChildLauncher):
 @contextlib.contextmanager
 def fleet_of(path: Path, launcher: ChildLauncher, silence: Silence = QUICK) -> Iterator[tuple[Fleet, Losses]]:
     losses = Losses()
-    host = {
-        "job": "j",
-        "incarnation": 1,
-        "stages": [PLAN.to_dict()],
-        "slices": 4,
-        "store": str(path / "store"),
-        "section": "main",
-    }
-    fleet = Fleet(launcher, host, losses, silence)
+    fleet = Fleet(launcher, Host("j", (PLAN,), 4, str(path / "store"), "main"), 1, losses, silence)
     try:
         yield fleet, losses
     finally:
@@ -112,7 +106,7 @@ def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
 def test_a_kill_is_reported_and_an_end_is_not(tmp_path: Path) -> None:
     with fleet_of(tmp_path, ChildLauncher(SETTINGS)) as (fleet, losses):
         killed, ended, stays = fleet.start(3)
-        assert set(fleet.call_all("ping", {})) == {killed, ended, stays}
+        assert set(fleet.call_all(Ping())) == {killed, ended, stays}
         assert fleet.host_of(stays) == "127.0.0.1"
         fleet.end(ended)
         assert not psutil.pid_exists(pid_of(fleet, ended))
@@ -121,7 +115,7 @@ def test_a_kill_is_reported_and_an_end_is_not(tmp_path: Path) -> None:
         assert fleet.alive() == [stays]
         assert {member.name: member.alive for member in fleet.all()} == {killed: False, ended: False, stays: True}
         with pytest.raises(Unreachable):
-            fleet.call(ended, "ping", {})
+            fleet.call(ended, Ping())
         for gone in (killed, ended, "nobody"):
             with pytest.raises(ContainerError, match=f"no living container '{gone}'"):
                 fleet.kill(gone)

@@ -23,6 +23,7 @@ from holdfast.launch import forkserver as nurseries
 from holdfast.launch.forkserver import Child, Nursery
 from holdfast.launch.local import ChildLauncher, ContainerProcess, ContainerSettings
 from holdfast.wire.client import Client, Unreachable
+from holdfast.wire.questions import Ping
 
 pytestmark = pytest.mark.own_nursery
 SETTINGS = ContainerSettings("secret")
@@ -123,7 +124,7 @@ def is_forked(process: ContainerProcess, launcher: ChildLauncher) -> bool:
 
 def ping(process: ContainerProcess) -> int:
     with Client(process.await_ready() if process.address is None else process.address, "secret") as client:
-        return int(client.call("ping", {}, timeout=60)[0]["pid"])
+        return client.call(Ping(), 60).pid
 
 
 # --- what comes out of it
@@ -250,7 +251,7 @@ def test_faults_reach_a_forked_container(
     assert is_forked(hosted.process, launcher)
     *_, prepare = hosted.log(1, rows_of([1, 2], [1, 2]))
     with pytest.raises(Unreachable):
-        hosted.apply(prepare, 0)
+        hosted.apply(prepare)
     until(lambda: not hosted.process.alive)
     assert not (tmp_path / "container@mid-apply@1").exists()
     hosted.close()

@@ -144,6 +144,7 @@ class World:
             prepared=store.prepared(),
             sinks_done=store.noted(),
             checkpoint=max(store.manifests, default=0),
+            checkpoint_before=sorted([0, 0, *store.manifests])[-2],
         )
         self.tell(driver, started)
 
@@ -314,7 +315,7 @@ class World:
                     if state is not None:
                         there.take_copy(slice_, epoch, state)
                 held += [(peer, slice_, version) for slice_, version in there.versions(slices).items()]
-        failed = frozenset(peer for peer, _ in to if not driver.containers[peer].alive)
+        failed = {peer: "it is gone" for peer, _ in to if not driver.containers[peer].alive}
         return CopiesSent(id_, tuple(held), failed)
 
     def half_apply(self, driver: Driver, job: Job, some: int) -> None:

@@ -643,7 +643,7 @@ def test_a_peer_that_could_not_take_copies_is_avoided() -> None:
     sending = play.take(SendCopies, container="a")
     ((peer, slices),) = sending.to
     other = "c" if peer == "b" else "b"
-    (again,) = play.tell(CopiesSent(sending.id, (), frozenset({peer})))
+    (again,) = play.tell(CopiesSent(sending.id, (), {peer: "it is full"}))
     assert (again.container, again.to) == ("a", ((other, slices),))
     play.run()
     assert set(play.master.holders(0)) == {other}

@@ -1,9 +1,11 @@
 """The master's behaviour, one scenario a test. Read top to bottom it is the protocol's specification."""
 
+from dataclasses import replace
+
 import pytest
 from master_kit import Play, batch, success, taking
 
-from holdfast.errors import FunctionError, StoreError
+from holdfast.errors import CorruptionError, FunctionError, StoreError
 from holdfast.invariants import Impossible
 from holdfast.log.records import Fence
 from holdfast.master.events import (
@@ -35,6 +37,7 @@ from holdfast.master.instructions import (
     StoreManifest,
     StorePrepare,
     StoreRouting,
+    TellPeople,
     Undo,
     VerifyPacks,
     WriteCheckpoint,
@@ -685,3 +688,38 @@ def test_an_epoch_that_kills_every_container_is_given_up() -> None:
     (failed,) = play.asked_for(FailBatch)
     assert "has cost 9 containers" in str(failed.error)
     assert not play.asked_for(StoreCommit)
+
+
+def test_a_checkpoint_that_cannot_be_read_gives_way_to_the_one_before_it() -> None:
+    play = Play(committed=7, ranges=taking(6), checkpoint=4, checkpoint_before=2, incarnation=2).join("a", "b")
+    first, second = play.asked_for(Restore)
+    torn = CorruptionError("A pack of checkpoint 4 is torn.\nMore of it.")
+    told = play.tell(Failed(first.id, torn))
+    assert told == [TellPeople("corrupt", "A pack of checkpoint 4 is torn."), replace(first, checkpoint=2)]
+    assert play.master.unrestored is None
+    play.tell(success(told[1]))
+    play.tell(success(second))
+    assert play.master.whole
+
+
+def test_if_both_checkpoints_fail_the_first_error_is_the_one_that_counts() -> None:
+    play = Play(committed=7, ranges=taking(6), checkpoint=4, checkpoint_before=2, incarnation=2).join("a", "b")
+    first, _ = play.asked_for(Restore)
+    torn, gone = CorruptionError("torn"), StoreError("gone")
+    (again,) = [one for one in play.tell(Failed(first.id, torn)) if isinstance(one, Restore)]
+    assert not [one for one in play.tell(Failed(again.id, gone)) if isinstance(one, Restore)]
+    assert play.master.unrestored is torn
+
+
+def test_without_a_checkpoint_before_it_the_log_from_its_beginning_may_do() -> None:
+    play = Play(committed=7, ranges=taking(6), checkpoint=4, incarnation=2).join("a", "b")
+    first, _ = play.asked_for(Restore)
+    (again,) = [one for one in play.tell(Failed(first.id, StoreError("torn"))) if isinstance(one, Restore)]
+    assert again.checkpoint == 0
+
+
+def test_what_is_not_the_stores_fault_is_not_tried_again() -> None:
+    play = Play(committed=7, ranges=taking(6), checkpoint=4, checkpoint_before=2, incarnation=2).join("a", "b")
+    first, _ = play.asked_for(Restore)
+    assert not [one for one in play.tell(Failed(first.id, BOOM)) if isinstance(one, Restore)]
+    assert play.master.unrestored is BOOM

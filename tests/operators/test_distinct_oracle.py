@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from join_model import Row, batch, plain
 
 from holdfast.errors import PlanError
-from holdfast.operators.data import from_plain, to_plain
 from holdfast.operators.distinct import DistinctOperator, DistinctSpec
 from holdfast.operators.spec import Column
 from holdfast.state.rows import Rows
 from holdfast.state.slice import NEVER, EpochTime, SliceState
 from holdfast.state.warm import warm
+from holdfast.wire.codec import from_plain, to_plain
 
 SMALL = settings(
     max_examples=60,

@@ -9,10 +9,10 @@ import pytest
 from join_model import Row, decode, plain
 
 from holdfast.errors import FunctionError, PlanError
-from holdfast.operators.data import from_plain, to_plain
 from holdfast.operators.join import JoinOperator, JoinSpec
 from holdfast.operators.spec import Column
 from holdfast.state.slice import NEVER, EpochTime, SliceState
+from holdfast.wire.codec import from_plain, to_plain
 
 SPEC = JoinSpec(
     keys=(Column("k", "string"),),

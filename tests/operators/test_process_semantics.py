@@ -14,11 +14,11 @@ from process_model import at, epoch_time, given, stage
 
 from holdfast.api import states as hs
 from holdfast.errors import FunctionError, PlanError
-from holdfast.operators.data import from_plain, to_plain
 from holdfast.operators.process import ProcessOperator, ProcessSpec
 from holdfast.state.slice import EpochTime, SliceState
 from holdfast.state.table_slice import PURGE_ABOVE
 from holdfast.state.warm import warm
+from holdfast.wire.codec import from_plain, to_plain
 
 OUT = {"": {"key": "string", "n": "bigint"}}
 

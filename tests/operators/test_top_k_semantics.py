@@ -9,10 +9,10 @@ import pytest
 from join_model import batch, plain
 
 from holdfast.errors import FunctionError, PlanError
-from holdfast.operators.data import from_plain, to_plain
 from holdfast.operators.spec import Column
 from holdfast.operators.top_k import TopKOperator, TopKSpec
 from holdfast.state.slice import SliceState
+from holdfast.wire.codec import from_plain, to_plain
 
 SPEC = TopKSpec((Column("g", "string"),), (Column("n", "bigint"), Column("word", "string")), ((0, True),), 2)
 

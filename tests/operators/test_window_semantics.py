@@ -12,11 +12,11 @@ from aggregate_model import bits, plain
 from window_model import Event, aggregates, at, batch, columns
 
 from holdfast.errors import FunctionError, PlanError
-from holdfast.operators.data import from_plain, to_plain
 from holdfast.operators.keyed import KeyedOperator
 from holdfast.operators.session import SessionOperator, SessionSpec
 from holdfast.operators.window import WindowOperator, WindowSpec
 from holdfast.state.slice import NEVER, EpochTime, SliceState
+from holdfast.wire.codec import from_plain, to_plain
 
 TOTALS = (("count",), ("sum", "v0", "bigint"))
 

@@ -8,16 +8,17 @@ import socket
 from pathlib import Path
 
 import pytest
-from container_kit import TOKEN, World, until
+from container_kit import TOKEN, World, ring_at, until
 from ring_kit import neighbours, settled, terms
 
-from holdfast.errors import ContainerError, HoldfastError, TokenError
+from holdfast.errors import ContainerError, TokenError
 from holdfast.ids import id_of
-from holdfast.ring.overlay.codec import message_of, to_plain
+from holdfast.ring.messages import AskLeaves, AskPieces, Letter
 from holdfast.ring.overlay.events import Unreached
-from holdfast.ring.overlay.messages import Hello, Leaves, Publication, Refused, Route, Seek
+from holdfast.ring.overlay.messages import Hello, Leaves, Message, Publication, Refused, Route, Seek
 from holdfast.ring.post import LETTER, Post
 from holdfast.wire.client import Address, Client
+from holdfast.wire.codec import MessageError, from_plain, pack, unpack
 
 
 def test_containers_find_each_other_and_notice_who_is_gone(tmp_path: Path) -> None:
@@ -35,7 +36,7 @@ def test_containers_find_each_other_and_notice_who_is_gone(tmp_path: Path) -> No
 
 
 def test_a_stopped_container_is_suspected_and_found_again(tmp_path: Path) -> None:
-    patient = terms() | {"terms": {"tick": 0.1, "patience": 5}}
+    patient = terms(patience=5)
     world = World(tmp_path, 3, processes=True, ring=patient)
     try:
         settled(world, "c0", "c1", "c2")
@@ -51,10 +52,10 @@ def test_a_small_leaf_set_finds_the_containers_around_a_key(tmp_path: Path) -> N
     """Seven containers that know four others each: who is near a key is found by a lookup."""
     from holdfast.ids import distance, id_of
 
-    small = terms() | {"terms": {"tick": 0.1, "patience": 30, "leaves": 4, "bits": 1}}
+    small = terms(leaves=4, bits=1)
     world = World(tmp_path, 7, ring=small)
     try:
-        rings = {service.container: service._ring._ring for service in world.services}
+        rings = {service.container: ring_at(service)._ring for service in world.services}
         until(lambda: all(len(neighbours(world, name)) == 5 for name in rings), 20)
         for word in ("a", "b", "c"):
             key = id_of(word)
@@ -71,17 +72,12 @@ def test_only_the_containers_of_a_ring_are_heard(tmp_path: Path) -> None:
     world = World(tmp_path, 2, ring=terms())
     try:
         settled(world, "c0", "c1")
-        letter = {"sender": ["c1", "nowhere"], "messages": [], "addresses": []}
+        letter = Letter(Address("c1", "nowhere"))
         address = world.clients["c0"].address
         with Client(address, "wrong") as stranger, pytest.raises(TokenError):
-            stranger.call("ring", letter)
+            stranger.call(letter)
         with Client(Address("c9", address.location), TOKEN) as mistaken, pytest.raises(TokenError):
-            mistaken.call("ring", letter)
-        with pytest.raises(HoldfastError, match="message of the ring is none"):
-            world.call("c0", "ring", **letter | {"messages": [{"_kind": "Path", "pathsegments": []}]})
-        for strange in ({"sender": [1, 2]}, {"sender": ["c1"]}, {"addresses": [["c1", None]]}, {"addresses": ["c1"]}):
-            with pytest.raises(HoldfastError, match="an address is none"):
-                world.call("c0", "ring", **letter | strange)
+            mistaken.call(letter)
     finally:
         world.close()
 
@@ -91,7 +87,7 @@ def test_a_ring_outlives_what_it_cannot_take(tmp_path: Path, capfd: pytest.Captu
     world = World(tmp_path, 2, ring=terms())
     try:
         settled(world, "c0", "c1")
-        ring = world.services[0]._ring._ring
+        ring = ring_at(world.services[0])._ring
         assert ring is not None
         ring._events.put(object())
         ring.meet([Address("c8", "nowhere")])
@@ -137,10 +133,10 @@ def test_the_silent_do_not_keep_the_post_from_the_living(tmp_path: Path) -> None
 def test_a_letter_is_a_sign_of_life(tmp_path: Path) -> None:
     world = World(tmp_path, 1, ring=terms())
     try:
-        ring = world.services[0]._ring._ring
+        ring = ring_at(world.services[0])._ring
         assert ring is not None
         ring._unheard.add(id_of("c5"))
-        world.call("c0", "ring", sender=["c5", "grpc://127.0.0.1:1"], messages=[], addresses=[])
+        world.call("c0", Letter(Address("c5", "grpc://127.0.0.1:1")))
         assert id_of("c5") not in ring._unheard
     finally:
         world.close()
@@ -150,9 +146,9 @@ def test_a_job_without_shards_has_no_ring(tmp_path: Path) -> None:
     world = World(tmp_path, 1)
     try:
         with pytest.raises(ContainerError, match="not part of a ring"):
-            world.call("c0", "leaves")
+            world.call("c0", AskLeaves())
         with pytest.raises(ContainerError, match="keeps nothing on the ring"):
-            world.call("c0", "pieces", slices=[0])
+            world.call("c0", AskPieces(frozenset([0])))
     finally:
         world.close()
 
@@ -167,13 +163,31 @@ def test_a_job_without_shards_has_no_ring(tmp_path: Path) -> None:
         Refused(Route((5, 0, 9), 7, Publication(3, ("a", 1)))),
     ],
 )
-def test_messages_survive_the_wire(message: object) -> None:
-    import json
+def test_messages_survive_the_wire(message: Message) -> None:
+    letter = Letter(Address("c1", "nowhere"), (message, message))
+    assert unpack(pack(letter), Letter) == letter
 
-    assert message_of(json.loads(json.dumps(to_plain(message)))) == message
+
+ROUTE = {"is": "Route", "id": [1, 0, 2], "key": 3, "payload": None}
 
 
-ROUTE = {"_kind": "Route", "id": [1, 0, 2], "key": 3, "payload": None}
+ADDRESS = {"container": "c1", "location": "nowhere"}
+
+
+@pytest.mark.parametrize(
+    "letter",
+    [
+        {"sender": [1, 2]},
+        {"sender": {"container": "c1"}},
+        {"sender": ADDRESS, "addresses": [{"container": "c1", "location": None}]},
+        {"sender": ADDRESS, "addresses": ["c1"]},
+        {"sender": ADDRESS, "messages": [{"is": "Path", "pathsegments": []}]},
+        {"sender": ADDRESS, "messages": [{"is": "Letter", "sender": ADDRESS}]},
+    ],
+)
+def test_strange_letters_are_refused(letter: dict[str, object]) -> None:
+    with pytest.raises(MessageError, match="is none"):
+        from_plain(Letter, {"is": "Letter", **letter})
 
 
 @pytest.mark.parametrize(
@@ -181,24 +195,24 @@ ROUTE = {"_kind": "Route", "id": [1, 0, 2], "key": 3, "payload": None}
     [
         7,
         [],
-        {"_kind": "os"},
-        {"_kind": "Seek"},
-        {"_kind": "Hello", "answer": True, "more": 2},
-        {"_kind": "Hello", "answer": 1},
-        {"_kind": "Seek", "origin": "7", "rows": True},
-        {"_kind": "Seek", "origin": True, "rows": True},
-        {"_kind": "Seek", "origin": -1, "rows": True},
-        {"_kind": "Seek", "origin": 1 << 128, "rows": True},
-        {"_kind": "Leaves", "leaves": 7},
-        {"_kind": "Leaves", "leaves": [1, None]},
-        {"_kind": "Leaves", "leaves": [[1]]},
+        {"is": "os"},
+        {"is": "Seek"},
+        {"is": "Hello", "answer": True, "more": 2},
+        {"is": "Hello", "answer": 1},
+        {"is": "Seek", "origin": "7", "rows": True},
+        {"is": "Seek", "origin": True, "rows": True},
+        {"is": "Seek", "origin": -1, "rows": True},
+        {"is": "Seek", "origin": 1 << 128, "rows": True},
+        {"is": "Leaves", "leaves": 7},
+        {"is": "Leaves", "leaves": [1, None]},
+        {"is": "Leaves", "leaves": [[1]]},
         ROUTE | {"id": [1, 0]},
         ROUTE | {"id": [1, 0, 2.0]},
-        ROUTE | {"payload": {"_kind": "Publication", "group": "g", "payload": 1}},
-        {"_kind": "Refused", "message": 7},
-        {"_kind": "Refused", "message": {"_kind": "Publication", "group": 1, "payload": 1}},
+        ROUTE | {"payload": {"is": "Publication", "group": "g", "payload": 1}},
+        {"is": "Refused", "message": 7},
+        {"is": "Refused", "message": {"is": "Publication", "group": 1, "payload": 1}},
     ],
 )
 def test_anything_else_is_refused(plain: object) -> None:
-    with pytest.raises(HoldfastError, match="is none"):
-        message_of(plain)
+    with pytest.raises(MessageError, match="is none"):
+        from_plain(Message, plain)

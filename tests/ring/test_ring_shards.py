@@ -10,18 +10,22 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from container_kit import ALL, World, inputs, until
-from ring_kit import QUICK, STRUCTURES, commit, gather, neighbours, ready, save, settled, terms
+from container_kit import ALL, World, inputs, job_at, ring_at, until
+from ring_kit import STRUCTURES, commit, gather, neighbours, ready, save, settled, terms
 
 from holdfast.container.throttle import Bucket
-from holdfast.errors import ContainerError
+from holdfast.errors import ContainerError, HoldfastError
+from holdfast.invariants import some
 from holdfast.recovery.heirs import at_home
 from holdfast.recovery.plans import Branch
 from holdfast.recovery.policies import Auto, Line, Star, Structure, Tree
 from holdfast.ring import saving
 from holdfast.ring.branches import Pull
+from holdfast.ring.messages import AskOwned, AskPieces, AskReport, DropPieces
 from holdfast.safety.shards import PieceName, Version
 from holdfast.wire.client import Address, Unreachable
+from holdfast.wire.messages import Activate, ShardsSaved
+from holdfast.wire.questions import SetLimits
 
 pytestmark = pytest.mark.long
 
@@ -50,7 +54,7 @@ class Ring:
             self.world.apply(owner, self.epoch)
             commit(self.world, self.epoch)
 
-    def save(self, epoch: int | None = None) -> dict[str, Any]:
+    def save(self, epoch: int | None = None) -> ShardsSaved:
         return save(self.world, "c0", epoch or self.epoch, ALL)
 
     def truth(self) -> list[Any]:
@@ -66,7 +70,7 @@ class Ring:
     def activate(self, found: dict[int, str]) -> list[Any]:
         """What those who have slices ready make of them, in the order of slices."""
         for number, name in found.items():
-            self.world.call(name, "activate", slices=[number], epoch=self.epoch)
+            self.world.tell(name, Activate, self.epoch, slices=[number])
         rows = [row for number in sorted(found) for row in self.world.state(found[number], self.epoch, [number])]
         return sorted(rows, key=lambda row: [plan.name for plan in self.world.plans].index(row[0]))
 
@@ -81,8 +85,8 @@ def test_what_an_owner_saved_comes_back_without_it(tmp_path: Path, policy: Struc
         for _ in range(6):  # more savings than layers are kept
             ring.advance(2)
             done = ring.save()
-            assert done["copies"] == {str(number): 2 for number in ALL}
-            assert done["failed"] == {}
+            assert dict(done.copies) == dict.fromkeys(ALL, 2)
+            assert done.failed == {}
         ring.advance(2)
         truth = ring.truth()
         ring.end("c0")
@@ -104,7 +108,7 @@ def test_slices_of_many_parts_come_back(tmp_path: Path, monkeypatch: pytest.Monk
     try:
         for _ in range(3):
             ring.advance(2)
-            assert ring.save()["copies"] == {str(number): 2 for number in ALL}
+            assert dict(ring.save().copies) == dict.fromkeys(ALL, 2)
         truth = ring.truth()
         ring.end("c0")
         assert ring.activate(ready(ring.world, ring.others, ALL, ["c0"])) == truth
@@ -145,9 +149,9 @@ def test_an_owner_that_was_only_silent_goes_on(tmp_path: Path) -> None:
         assert sorted(ready(ring.world, ["c1", "c2"], ALL, ["c0"])) == ALL
         ring.advance()
         settled(ring.world, *ring.names)  # it is heard again
-        healings = [service._ring._jobs["j"][1] for service in ring.world.services]
+        healings = [ring_at(service)._jobs["j"][1] for service in ring.world.services]
         until(lambda: not any(healing._dead for healing in healings), 20)
-        assert ring.save()["copies"] == {str(number): 2 for number in ALL}
+        assert dict(ring.save().copies) == dict.fromkeys(ALL, 2)
         assert [ring.world.versions(name) for name in ("c1", "c2")] == [{}, {}], "nothing is kept for its loss"
         truth = ring.truth()
         ring.end("c0")
@@ -159,7 +163,7 @@ def test_an_owner_that_was_only_silent_goes_on(tmp_path: Path) -> None:
 
 def test_in_a_ring_larger_than_a_leaf_set_slices_come_back_where_their_keys_are_at_home(tmp_path: Path) -> None:
     """Eight containers that know four others each: nobody sees all, and told of the loss they find every slice."""
-    small = terms(Tree(fanout_bits=1, depth=3)) | {"terms": {**QUICK, "leaves": 4, "bits": 1}}
+    small = terms(Tree(fanout_bits=1, depth=3), leaves=4, bits=1)
     world = World(tmp_path, 8, ring=small)
     try:
         names = list(world.clients)
@@ -169,14 +173,14 @@ def test_in_a_ring_larger_than_a_leaf_set_slices_come_back_where_their_keys_are_
             world.random_epoch(epoch, random.Random(epoch))
             world.apply("c0", epoch)
             commit(world, epoch)
-        assert save(world, "c0", 1, ALL)["copies"] == {str(number): 2 for number in ALL}
+        assert dict(save(world, "c0", 1, ALL).copies) == dict.fromkeys(ALL, 2)
         truth = [world.state("c0", 2, [number]) for number in ALL]
         world.services.pop(0).close()
         found = ready(world, names[1:], ALL, ["c0"])
         homes = at_home("j", ALL, names[1:])
         assert found == homes
         for number, name in found.items():
-            world.call(name, "activate", slices=[number], epoch=2)
+            world.tell(name, Activate, 2, slices=[number])
             assert world.state(name, 2, [number]) == truth[number]
     finally:
         world.close()
@@ -189,13 +193,14 @@ def test_nobody_is_asked_twice_about_one_loss(tmp_path: Path) -> None:
         ring.save()
         asked = Counter[str]()
         for service in ring.world.services:
-            for name in ("owned", "report", "pieces"):
-                service._actions[name] = _counted(asked, name, service._actions[name])
+            for kind in (AskOwned, AskReport, AskPieces):
+                found = some(service.table.find(kind), "it is handled")
+                service.table._found[kind] = found._replace(run=_counted(asked, kind.__name__, found.run))
         ring.end("c0")
         assert sorted(ready(ring.world, ring.others, ALL, ["c0"])) == ALL
-        assert asked["pieces"] == 0
-        assert asked["report"] == 2, "two ask the third"
-        assert asked["owned"] in (2, 4, 6), "which asks those two, and again only for who comes much later"
+        assert asked["AskPieces"] == 0
+        assert asked["AskReport"] == 2, "two ask the third"
+        assert asked["AskOwned"] in (2, 4, 6), "which asks those two, and again only for who comes much later"
     finally:
         ring.close()
 
@@ -207,7 +212,7 @@ def test_whoever_gets_no_report_asks_for_itself(tmp_path: Path) -> None:
         ring.save()
         truth = ring.truth()
         for service in ring.world.services:
-            service._actions["report"] = _fails
+            service.table._found[AskReport] = some(service.table.find(AskReport), "it is handled")._replace(run=_fails)
         ring.end("c0")
         assert ring.activate(ready(ring.world, ring.others, ALL, ["c0"])) == truth
     finally:
@@ -231,15 +236,15 @@ def test_speeds_are_measured_and_told(tmp_path: Path, monkeypatch: pytest.Monkey
     ring = Ring(tmp_path, Line(length=3), containers=4)
     try:
         ring.advance(3)
-        assert ring.world.call("c0", "pieces", slices=ALL)["upload"] == 0
+        assert ring.world.call("c0", AskPieces(frozenset(ALL))).upload == 0
         ring.save()
-        assert ring.world.call("c0", "pieces", slices=ALL)["upload"] > 0, "it has saved"
-        ring.world.call("c0", "limit", upload=7)
-        assert ring.world.call("c0", "pieces", slices=ALL)["upload"] == 7
+        assert ring.world.call("c0", AskPieces(frozenset(ALL))).upload > 0, "it has saved"
+        ring.world.call("c0", SetLimits({"upload": 7}))
+        assert ring.world.call("c0", AskPieces(frozenset(ALL))).upload == 7
         ring.end("c0")
         heirs = set(ready(ring.world, ring.others, ALL, ["c0"]).values())
-        jobs = [service._ring._jobs["j"] for service in ring.world.services]
-        assert any(ringed.holding(ALL)["merge"] > 0 for ringed, _ in jobs), "inner nodes have merged"
+        jobs = [ring_at(service)._jobs["j"] for service in ring.world.services]
+        assert any(ringed.holding(ALL).merge > 0 for ringed, _ in jobs), "inner nodes have merged"
         for ringed, healing in [one for one in jobs if one[0].me in heirs]:
             assert (ringed.meters.build.value or ringed.meters.loose.value) > 0
             assert healing._speeds.download == ringed.meters.download.value > 0
@@ -254,14 +259,14 @@ def test_only_what_changed_is_sent_again(tmp_path: Path) -> None:
         many = list(range(4000))
         world.log(1, inputs(many, many))
         world.apply("c0", 1)
-        assert save(world, "c0", 1, ALL)["rows"] == 2 * 2 * 4000, "two tables, two copies"
+        assert save(world, "c0", 1, ALL).rows == 2 * 2 * 4000, "two tables, two copies"
         world.log(2, inputs([1, 2, 3], [5, 6, 7]))
         world.apply("c0", 2)
-        assert save(world, "c0", 2, ALL)["rows"] == 2 * 2 * 3
+        assert save(world, "c0", 2, ALL).rows == 2 * 2 * 3
         again = save(world, "c0", 2, ALL)
-        assert (again["rows"], again["copies"]) == (0, {str(number): 2 for number in ALL})
-        held = [world.call(name, "pieces", slices=ALL)["held"] for name in ring.names]
-        assert held[0] == [], "never on the owner itself"
+        assert (again.rows, dict(again.copies)) == (0, dict.fromkeys(ALL, 2))
+        held = [world.call(name, AskPieces(frozenset(ALL))).held for name in ring.names]
+        assert held[0] == (), "never on the owner itself"
         pieces = [tuple(one[0]) for some in held for one in some]
         assert len(set(pieces)) == 4 * 4
         assert len(pieces) == 2 * 2 * 4 * 4, "two copies of two versions"
@@ -281,7 +286,7 @@ def test_pieces_follow_when_a_holder_is_lost(tmp_path: Path) -> None:
             ring.end(gone)
             settled(ring.world, *(name for name in ring.names if name in ring.world.clients and _lives(ring, name)))
             ring.advance()
-            assert ring.save()["copies"] == {str(number): 2 for number in ALL}
+            assert dict(ring.save().copies) == dict.fromkeys(ALL, 2)
         truth = ring.truth()
         ring.end("c0")
         assert ring.activate(ready(ring.world, ["c1", "c2"], ALL, ["c0"])) == truth
@@ -297,12 +302,12 @@ def test_a_lost_copy_is_made_again_without_a_new_epoch(tmp_path: Path) -> None:
         ring.end("c3")
         settled(ring.world, "c0", "c1", "c2")
         done = ring.save()
-        assert done["copies"] == {str(number): 2 for number in ALL}
-        assert done["rows"] > 0, "c3 had pieces"
-        assert ring.save()["rows"] == 0
+        assert dict(done.copies) == dict.fromkeys(ALL, 2)
+        assert done.rows > 0, "c3 had pieces"
+        assert ring.save().rows == 0
         ring.end("c2")
         settled(ring.world, "c0", "c1")
-        assert ring.save()["copies"] == {str(number): 1 for number in ALL}, "what there is, not what there should be"
+        assert dict(ring.save().copies) == dict.fromkeys(ALL, 1), "what there is, not what there should be"
         truth = ring.truth()
         ring.end("c0")
         assert ring.activate(ready(ring.world, ["c1"], ALL, ["c0"])) == truth
@@ -323,9 +328,9 @@ def test_epochs_go_on_while_holders_are_asked(tmp_path: Path, monkeypatch: pytes
 
         ask = saving.ask
         monkeypatch.setattr(saving, "ask", slowly)
-        assert ring.save(2)["copies"] == {str(number): 2 for number in ALL}
+        assert dict(ring.save(2).copies) == dict.fromkeys(ALL, 2)
         assert ring.epoch == 6
-        assert not ring.world.services[0]._jobs["j"].reading._pins
+        assert not job_at(ring.world.services[0]).reading._pins
     finally:
         ring.close()
 
@@ -356,8 +361,8 @@ def test_pieces_saved_by_a_late_saving_are_not_dropped(tmp_path: Path) -> None:
         ring.advance(2)
         ring.save()
         for version, left in ((1, True), (2, False)):
-            ring.world.call("c1", "drop-pieces", slices=ALL, version=[version, 0], kept=[])
-            assert bool(ring.world.call("c1", "pieces", slices=ALL)["held"]) == left
+            ring.world.call("c1", DropPieces(frozenset(ALL), Version(version)))
+            assert bool(ring.world.call("c1", AskPieces(frozenset(ALL))).held) == left
     finally:
         ring.close()
 
@@ -370,7 +375,7 @@ def test_owner_and_a_holder_at_once(tmp_path: Path) -> None:
     ring = Ring(tmp_path, Line(length=2), containers=5, n=3)
     try:
         ring.advance(3)
-        assert ring.save()["copies"] == {str(number): 3 for number in ALL}
+        assert dict(ring.save().copies) == dict.fromkeys(ALL, 3)
         ring.advance()
         truth = ring.truth()
         for gone in ("c0", "c2", "c4"):  # n - 1 holders with it
@@ -388,9 +393,9 @@ def test_too_much_lost_is_said_and_not_made_up(tmp_path: Path) -> None:
         ring.end("c0")
         ring.end("c1")
         answers = [gather(ring.world, name, ALL, ["c0", "c1"]) for name in ("c2", "c3")]
-        assert all(answer["ready"] == {} for answer in answers)
-        assert {int(number) for answer in answers for number in answer["beyond"]} == set(ALL)
-        assert "No version is whole" in next(iter(answers[0]["beyond"].values()))
+        assert not any(answer.ready for answer in answers)
+        assert {number for answer in answers for number, _ in answer.beyond} == set(ALL)
+        assert "No version is whole" in answers[0].beyond[0][1]
     finally:
         ring.close()
 
@@ -444,14 +449,14 @@ def test_a_healed_slice_is_no_backup_beside_the_active_one(tmp_path: Path) -> No
         world.random_epoch(1, random.Random(7))
         world.apply("c0", 1)
         world.copy("c0", 1, world.to("c1"))
-        owner, other = (service._jobs["j"] for service in world.services)
+        owner, other = (job_at(service) for service in world.services)
         found = other.backups.take(2)
         assert found is not None
         owner.keep_backup(2, *found)
         assert world.versions("c0") == {}
         other.keep_backup(2, *found)
         assert world.versions("c1") == dict.fromkeys(ALL, 1)
-        world.call("c1", "activate", slices=[2], epoch=1)
+        world.tell("c1", Activate, 1, slices=[2])
         assert 2 not in world.versions("c1")
         assert world.state("c1", 1, [2]) == world.state("c0", 1, [2])
     finally:
@@ -466,7 +471,7 @@ def test_a_provider_that_never_begins_is_given_up(
     monkeypatch.setattr("holdfast.ring.branches.OPEN_SECONDS", 600.0 if given_up else 0.2)
     ring = Ring(tmp_path, Star(), containers=2)
     try:
-        ringed = ring.world.services[1]._ring._jobs["j"][0]
+        ringed = ring_at(ring.world.services[1])._jobs["j"][0]
         with socket.create_server(("127.0.0.1", 0)) as deaf:
             peer = Address("deaf", f"grpc://127.0.0.1:{deaf.getsockname()[1]}")
             branch = Branch("deaf", (PieceName(0, 0, 0),), ())
@@ -482,13 +487,13 @@ def test_a_provider_that_never_begins_is_given_up(
 def test_limits_are_positive_or_none(tmp_path: Path) -> None:
     world = World(tmp_path, 1)
     try:
-        job = world.services[0]._jobs["j"]
-        world.call("c0", "limit", upload=5e6, download=7)
+        job = job_at(world.services[0])
+        world.call("c0", SetLimits({"upload": 5e6, "download": 7}))
         for strange in (0, -1, "7", True, float("inf"), float("nan")):
-            with pytest.raises(ContainerError, match="'download' is"):
-                world.call("c0", "limit", upload=None, download=strange)
+            with pytest.raises(HoldfastError, match=r"'download' is|links: .* is no number"):
+                world.call("c0", SetLimits({"upload": None, "download": strange}))
         assert (job.upload.rate, job.download.rate) == (5e6, 7)
-        world.call("c0", "limit", upload=None)
+        world.call("c0", SetLimits({"upload": None}))
         assert (job.upload.rate, job.download.rate) == (None, 7)
     finally:
         world.close()

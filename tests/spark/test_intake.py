@@ -13,6 +13,8 @@ from holdfast.log.segment import Segment
 from holdfast.log.store import Store
 from holdfast.spark import intake
 from holdfast.spark.intake import Intake, IntakeTask
+from holdfast.wire.codec import pack, unpack
+from holdfast.wire.messages import Tag
 
 
 def batches(count: int, rows: int) -> list[pa.RecordBatch]:
@@ -29,16 +31,15 @@ def test_a_large_task_writes_while_it_reads(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(intake, "BLOCK_ROWS", 2000)
     store = Store(str(tmp_path))
     given = batches(20, 1000)
-    tag, rows = IntakeTask(Intake(store, Fence(1, 2, 3), 1, 16, (0,), inline_bytes=0), 4, 5).run(
-        (0, rows) for rows in given
-    )
-    assert rows is None
+    tag = IntakeTask(Intake(store, Fence(1, 2, 3), 1, 16, (0,), inline_bytes=0), 4, 5).run((0, rows) for rows in given)
     assert tag is not None
-    assert tag["name"] == "log/0000000002.1-1-3-00004-5.seg"
-    segment = Segment.at(store, tag["name"])
-    assert segment.checksum == tag["checksum"]
-    assert segment.nbytes == tag["bytes"]
-    assert segment.rows == tag["rows"] == tag["input_rows"] == 20_000
+    assert tag.rows is None
+    named = tag.segment
+    assert named.name == "log/0000000002.1-1-3-00004-5.seg"
+    segment = Segment.at(store, named.name)
+    assert segment.checksum == named.checksum
+    assert segment.nbytes == named.nbytes
+    assert segment.rows == named.rows == named.input_rows == 20_000
     found = pa.Table.from_batches([chunk.rows for chunk in segment.chunks(0)]).sort_by("k0")
     assert found.equals(pa.Table.from_batches(given))
     for chunk in segment.chunks(0):
@@ -49,13 +50,14 @@ def test_a_large_task_writes_while_it_reads(tmp_path: Path, monkeypatch: pytest.
 
 def test_few_rows_travel_inside_the_tag(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
-    tag, rows = IntakeTask(Intake(store, Fence(1, 2, 3), 1, 16, (0,)), 0, 0).run((0, rows) for rows in batches(1, 10))
+    tag = IntakeTask(Intake(store, Fence(1, 2, 3), 1, 16, (0,)), 0, 0).run((0, rows) for rows in batches(1, 10))
     assert tag is not None
-    assert rows is not None
-    assert tag["name"] == ""
-    assert Segment.open(rows, "inline").rows == 10
+    assert tag.rows is not None
+    assert tag.segment.name == ""
+    assert Segment.open(tag.rows, "inline").rows == 10
+    assert unpack(pack(tag), Tag) == tag, "as Spark takes it to the driver"
     assert store.list("log") == []
 
 
 def test_no_rows_no_tag(tmp_path: Path) -> None:
-    assert IntakeTask(Intake(Store(str(tmp_path)), Fence(1, 2, 3), 1, 16, (0,)), 0, 0).run(iter([])) == (None, None)
+    assert IntakeTask(Intake(Store(str(tmp_path)), Fence(1, 2, 3), 1, 16, (0,)), 0, 0).run(iter([])) is None

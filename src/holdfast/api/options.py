@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from holdfast.api.bandwidth import bytes_a_second
@@ -13,6 +13,7 @@ from holdfast.launch.fleet import Silence
 from holdfast.master.autoscale import Autoscale, PerExecutor
 from holdfast.plan.compile import MAX_SLICES
 from holdfast.recovery.policies import Auto, Chained, Line, Recovery, Star, Tree
+from holdfast.ring.messages import JoinRing
 from holdfast.safety.policies import Delta, Safety, Shards, Terms, terms_of
 
 Where = Literal["auto", "driver", "executors"]
@@ -92,18 +93,13 @@ class Options:
             return terms
         return replace(terms, shards=replace(terms.shards, parts=getattr(self.way_back, "parts", 1)))
 
-    def ring(self) -> dict[str, Any] | None:
+    def ring(self) -> JoinRing | None:
         """What containers must know to form a ring and recover by it; None: there is none."""
         shards, way = self.terms().shards, self.way_back
         if shards is None:
             return None
         policy = way if isinstance(way, Star | Line | Tree | Auto) else Star()  # with FromStore nobody ever asks for it
-        return {
-            "terms": {},
-            "cut": asdict(shards),
-            "policy": type(policy).__name__,
-            "parameters": asdict(policy),
-        }
+        return JoinRing(shards, policy)
 
 
 def checked_overflow(how: str | None) -> str | None:

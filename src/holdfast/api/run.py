@@ -7,7 +7,6 @@ import json
 import logging
 import threading
 import time
-import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,7 +23,7 @@ from holdfast.driver.autoscaler import Scaling
 from holdfast.driver.endpoint import Desk
 from holdfast.driver.epochs import EpochJobs
 from holdfast.driver.loop import Shell, Stopping
-from holdfast.errors import ContainerError, FencedError, HoldfastError, PlanError, SparkError, StoreError
+from holdfast.errors import ContainerError, FencedError, HoldfastError, PlanError, SparkError
 from holdfast.interpreter import until_exit
 from holdfast.invariants import some
 from holdfast.launch.fleet import Fleet
@@ -32,11 +31,10 @@ from holdfast.log.ledger import Ledger
 from holdfast.log.records import Batch, JobFile
 from holdfast.master import events as ev
 from holdfast.master.autoscale import Autoscale, PerExecutor
-from holdfast.spark.observing import observed
 from holdfast.spark.query import Waiter, interruptible, is_gone
-from holdfast.spark.scan import groups_to_wire
 from holdfast.spark.words import spark_failed
 from holdfast.wire import tokens
+from holdfast.wire.questions import AskStatus, SetThreads
 
 if TYPE_CHECKING:
     from holdfast.api.job import Job
@@ -81,7 +79,6 @@ class Run:
         self._termination: Waiter | None = None
         self._waiters: list[Waiter] = []
         self._query_id = ""
-        self._query_started = threading.Event()  # Spark may be in the first batch before it has told us of the query
         self._trigger = dict(trigger)
         self._scaling = Scaling(autoscale, self._trigger, self._recent_progress, fleet.launcher.executors, shell)
         shell.on_error = self._end_query
@@ -105,7 +102,7 @@ class Run:
             writer = writer.trigger(**self._trigger)
         query = self.query = writer.start()
         self._termination = Waiter(query.awaitTermination, "holdfast-query")
-        self._query_started.set()
+        self._jobs.query.started(query)
         if self._shell.error is not None:
             self._end_query()
 
@@ -166,6 +163,7 @@ class Run:
                     for sink in self._jobs.sinks.values():
                         steps.callback(sink.close)
                     steps.callback(self._shell.close)
+                    steps.callback(self._jobs.routes.close)
                     steps.callback(self._desk.close)
                     steps.callback(self._fleet.close)
                     steps.callback(self._stop_query)
@@ -292,7 +290,7 @@ class Run:
 
     def status(self) -> Status:
         """How the job is at this moment."""
-        answers = {} if self._is_stopped else self._fleet.call_all("status", {}, timeout=5.0)
+        answers = {} if self._is_stopped else self._fleet.call_all(AskStatus(), timeout=5.0)
         return status_of(
             self.job.name,
             self._plan,
@@ -314,15 +312,11 @@ class Run:
 
     def _batch(self, batch_id: int) -> Batch:
         """Which micro-batch this is, by Spark's own files: the query's id and the offsets written before it ran."""
-        notes = self._shell.notes
+        notes = self._jobs.log.notes
         if not self._query_id:
             self._query_id = json.loads(notes.metadata())["id"]
         _version, _settings, *offsets = notes.offsets(batch_id).decode().splitlines()
         return Batch(self._query_id, batch_id, " ".join(offsets))
-
-    def _observed(self) -> dict[str, int]:
-        self._query_started.wait()
-        return observed(self._query)
 
     def _raise_error_of(self, waiter: Waiter, *, done: bool) -> None:
         """What ended the query: our own error rather than Spark's words about it. ``done``: whoever stops the run does
@@ -382,14 +376,14 @@ class Run:
         if container is not None and container not in self._fleet.alive():
             raise ContainerError(f"There is no living container '{container}'.", safe="Nothing was changed.")
         began = time.monotonic()
-        header = {"threads": threads, "repartition": repartition}
+        call = SetThreads(threads, repartition)
         with self._shell.between_epochs() if repartition else contextlib.nullcontext():
             if container is not None:
-                self._fleet.call(container, "threads", header)
+                self._fleet.call(container, call)
             else:
                 launcher = self._fleet.launcher
                 launcher.settings = replace(launcher.settings, threads=threads)  # those that come later too
-                self._fleet.call_all("threads", header, timeout=None)
+                self._fleet.call_all(call, timeout=None)
         where = container or "every container"
         self._shell.history.note("threads", f"{threads} threads in {where}", seconds=time.monotonic() - began)
 
@@ -406,33 +400,3 @@ class Run:
     def _raise_error(self) -> None:
         if self._shell.error is not None:
             raise self._shell.error
-
-    def _locate(self, header: dict[str, Any]) -> dict[str, Any]:
-        groups = self._shell.located(header["slices"], header["epoch"], header["level"], header["mode"], 30.0)
-        return {"groups": groups_to_wire(groups)}
-
-    def _renew(self, header: dict[str, Any]) -> dict[str, Any]:
-        """Somebody still reads."""
-        self._fleet.call_all("renew", {"reader": header["reader"]}, timeout=10.0)
-        return {}
-
-    def _describe(self, header: dict[str, Any]) -> dict[str, Any]:
-        """What a data source must know of a stage to read it."""
-        name = header["stage"]
-        if name not in [stage.name for stage in self._plan.stages]:
-            raise StoreError(
-                f"Job '{self.job.name}' has no stage '{name}'.",
-                todo=f"Its stages are: {', '.join(stage.name for stage in self._plan.stages)}.",
-            )
-        epoch, reader = self._shell.machine.committed, ""
-        if header["lease"]:
-            reader = uuid.uuid4().hex
-            self._fleet.call_all("pin", {"reader": reader, "epoch": epoch})
-        return {
-            "reader": reader,
-            "job": self._file.job_id,
-            "incarnation": self._shell.incarnation,
-            "schema": self._plan.stage(name).state.json(),
-            "epoch": epoch,
-            "groups": groups_to_wire(self._shell.groups()),
-        }

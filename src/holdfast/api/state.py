@@ -17,6 +17,7 @@ from holdfast.api.keys import key_rows
 from holdfast.errors import ContainerError, EpochGone
 from holdfast.spark.scan import Scan
 from holdfast.wire.client import Unreachable
+from holdfast.wire.questions import Get, Pin, Unpin
 
 if TYPE_CHECKING:
     from holdfast.api.run import Run
@@ -85,11 +86,10 @@ class State:
 
     def _ask(self, container: str, number: int, request: bytes, epoch: int | None) -> tuple[int, dict[str, Any] | None]:
         """One key's row as of ``epoch``, or from a backup as of whatever that has."""
-        header = {"stage": self._stage, "slice": number, "epoch": epoch, "backup": epoch is None}
-        answer, blobs = self._run._fleet.call(container, "get", header, request)
-        with pa.ipc.open_stream(blobs[0]) as reader:
+        answer = self._run._fleet.call(container, Get(self._stage, number, epoch, request))
+        with pa.ipc.open_stream(answer.rows) as reader:
             rows = reader.read_all().to_pylist()
-        return int(answer["epoch"]), rows[0] if rows else None
+        return answer.epoch, rows[0] if rows else None
 
     def to_df(self) -> DataFrame:
         """All rows as a Spark DataFrame with an ``_epoch`` column; each action reads one committed epoch."""
@@ -130,8 +130,8 @@ class State:
     @contextmanager
     def _pinned(self, epoch: int) -> Iterator[str]:
         reader = uuid.uuid4().hex
-        self._run._fleet.call_all("pin", {"reader": reader, "epoch": epoch})
+        self._run._fleet.call_all(Pin(reader, epoch))
         try:
             yield reader
         finally:
-            self._run._fleet.call_all("unpin", {"reader": reader})
+            self._run._fleet.call_all(Unpin(reader))

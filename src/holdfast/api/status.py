@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.api.named import Named
 from holdfast.driver.history import ROUTINE, Ongoing, RunEvent
 from holdfast.launch.fleet import Member
 from holdfast.master.autoscale import Advice
+from holdfast.wire.questions import HostedStatus
 
 if TYPE_CHECKING:
     from holdfast.driver.loop import Shell
@@ -185,7 +186,7 @@ def status_of(
     plan: JobPlan,
     shell: Shell,
     members: Sequence[Member],
-    answers: Mapping[str, Mapping[str, Any]],
+    answers: Mapping[str, HostedStatus],
     preaggregating: bool,
     scaling: Advice | None,
     *,
@@ -201,9 +202,9 @@ def status_of(
             alive=member.alive,
             slices=table.count(member.name),
             backups=shell.machine.copies_on(member.name),
-            threads=answers.get(member.name, {}).get("threads", 0),
+            threads=answers[member.name].threads if member.name in answers else 0,
             pid=member.pid,
-            bytes=sum(stage["bytes"] for stage in answers.get(member.name, {}).get("stages", {}).values()),
+            bytes=sum(stage.nbytes for stage in answers[member.name].stages.values()) if member.name in answers else 0,
             host=member.host,
             suspect=member.name in suspects,
             owned=tuple(number for number, owner in enumerate(table) if owner == member.name),
@@ -213,8 +214,8 @@ def status_of(
     stages = Named(
         StageStatus(
             stage.name,
-            sum(answer["stages"][stage.name]["rows"] for answer in answers.values()),
-            sum(answer["stages"][stage.name]["bytes"] for answer in answers.values()),
+            sum(answer.stages[stage.name].rows for answer in answers.values()),
+            sum(answer.stages[stage.name].nbytes for answer in answers.values()),
             _moment(shell.time.watermarks.get(stage.name)),
             shell.time.holding_back(stage),
             dict(shell.counts.get(stage.name, {})),

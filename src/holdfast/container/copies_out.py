@@ -15,71 +15,65 @@ import uuid
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
 from holdfast import faults
 from holdfast.container.job import HostedJob
+from holdfast.container.messages import CopiesPush, CopyPart
 from holdfast.container.priority import step_back
 from holdfast.container.slices import table_name
 from holdfast.container.throttle import Bucket
 from holdfast.errors import EpochGone
 from holdfast.state import copies
-from holdfast.wire import framing as wire
-from holdfast.wire.client import Address, Client, Unreachable
+from holdfast.wire.client import Client, Unreachable
+from holdfast.wire.codec import Sender, pack
+from holdfast.wire.messages import CopiesSent, SendCopies
+from holdfast.wire.questions import AskVersions
 
-SILENCE_SECONDS = 10.0
 STREAM_SECONDS = 600.0  # the end of a stream whose peer neither reads nor dies; we have given it up long before
 SHARED_BYTES = 64 << 20
 
 
-@dataclass(frozen=True)
-class Destination:
-    peer: Address
-    slices: tuple[int, ...]
+def copy(job: HostedJob, call: SendCopies, token: str) -> CopiesSent:
+    """Bring the peers' backups of these slices to the epoch; what each has afterwards, and who failed and why.
 
-    @staticmethod
-    def from_dict(data: Mapping[str, Any]) -> Destination:
-        return Destination(Address(data["container"], data["location"]), tuple(sorted(data["slices"])))
-
-
-def copy(
-    job: HostedJob,
-    incarnation: int,
-    epoch: int,
-    to: Sequence[Destination],
-    token: str,
-    bandwidth: float | None = None,
-    silence: float = SILENCE_SECONDS,
-) -> dict[str, Any]:
-    """Bring the peers' backups of these slices to ``epoch``; what each has afterwards, and who failed and why.
-
-    All peers together get ``bandwidth`` bytes a second; one that takes nothing for ``silence`` seconds has failed.
+    All peers together get what the job may send behind its epochs.
     """
     started = time.perf_counter()
-    name = f"copy-{epoch}-{uuid.uuid4().hex}"
-    job.reading.pin(name, epoch)
+    name = f"copy-{call.epoch}-{uuid.uuid4().hex}"
+    addresses = {one.container: one for one in call.addresses}
+    job.reading.pin(name, call.epoch)
     try:
-        walk = Walk(job, name, epoch, Counter(number for one in to for number in one.slices))
-        bucket = Bucket(bandwidth)
-        header = {"job": job.job, "incarnation": incarnation}
-        senders = [Sender(walk, bucket, one, header, token, silence) for one in to]
+        walk = Walk(job, name, call.epoch, Counter(number for _, slices in call.to for number in slices))
+        bucket = Bucket(None if call.at_once else job.copy_bandwidth)
+        speaker = Sender(job.job, call.fence.incarnation)
+        senders = [
+            PeerSender(walk, bucket, Client(addresses[peer], token, speaker), sorted(slices), speaker, call.silence)
+            for peer, slices in call.to
+            if peer in addresses
+        ]
         for sender in senders:
             sender.start()
         for sender in senders:
             sender.await_end()
     finally:
         job.reading.unpin(name, job.committed)
-    return {
-        "held": {sender.peer: sender.held for sender in senders if sender.failed is None},
-        "failed": {sender.peer: sender.failed for sender in senders if sender.failed is not None},
-        "bytes": sum(sender.nbytes for sender in senders),
-        "rows": sum(sender.rows for sender in senders),
-        "seconds": time.perf_counter() - started,
-    }
+    failed = {peer: "it is gone" for peer, _ in call.to if peer not in addresses}
+    return CopiesSent(
+        call.id,
+        tuple(
+            (sender.peer, number, version)
+            for sender in senders
+            if sender.failed is None
+            for number, version in sender.held.items()
+        ),
+        failed | {sender.peer: sender.failed for sender in senders if sender.failed is not None},
+        rows=sum(sender.rows for sender in senders),
+        nbytes=sum(sender.nbytes for sender in senders),
+        seconds=time.perf_counter() - started,
+    )
 
 
 class Walk:
@@ -123,21 +117,19 @@ class Walk:
         return part
 
 
-class Sender(threading.Thread):
+class PeerSender(threading.Thread):
     """What one peer gets, in a thread of its own."""
 
     def __init__(
-        self, walk: Walk, bucket: Bucket, to: Destination, header: Mapping[str, Any], token: str, silence: float
+        self, walk: Walk, bucket: Bucket, client: Client, slices: Sequence[int], speaker: Sender, silence: float
     ) -> None:
-        super().__init__(name=f"holdfast-copy-{to.peer.container}", daemon=True)
-        self.peer = to.peer.container
+        super().__init__(name=f"holdfast-copy-{client.address.container}", daemon=True)
+        self.peer = client.address.container
         self.held: dict[int, int] = {}
         self.failed: str | None = None
         self.nbytes = self.rows = 0
-        self._walk, self._bucket, self._to = walk, bucket, to
-        self._header = header
-        self._token = token
-        self._silence = silence
+        self._walk, self._bucket, self._client, self._slices = walk, bucket, client, tuple(slices)
+        self._incarnation, self._silence = speaker.incarnation, silence
         self._streams: dict[str, flight.FlightStreamWriter] = {}
         self._progress = time.monotonic()
         self._given_up = False
@@ -154,7 +146,7 @@ class Sender(threading.Thread):
     def run(self) -> None:
         step_back()
         try:
-            with Client(self._to.peer, self._token) as client:
+            with self._client as client:
                 try:
                     self._send(client, self._versions(client))
                 finally:
@@ -167,13 +159,12 @@ class Sender(threading.Thread):
                 self.failed = f"{type(error).__name__}: {error}"
 
     def _versions(self, client: Client) -> dict[int, int]:
-        header = {**self._header, "slices": list(self._to.slices)}
-        answer, _ = client.call("versions", header, timeout=self._silence)
+        answer = client.call(AskVersions(self._slices), timeout=self._silence)
         self._get_on()
-        return {int(number): version for number, version in answer["versions"].items()}
+        return dict(answer.versions)
 
     def _send(self, client: Client, have: Mapping[int, int]) -> None:
-        for number in self._to.slices:
+        for number in self._slices:
             base = have.get(number, -1)
             if base >= self._walk.epoch:
                 continue  # it has this version, or a newer one
@@ -182,7 +173,7 @@ class Sender(threading.Thread):
                     for bucket in (self._bucket, self._walk.job.upload):
                         bucket.take(part.nbytes, self._get_on)
                     stream = self._stream(client, table, part.schema)
-                    stream.write_with_metadata(part, wire.pack({"slice": number, "copy": asdict(header)}))
+                    stream.write_with_metadata(part, pack(CopyPart(number, header)))
                     self._get_on()
                     faults.place("container", "mid-copy", self._walk.epoch)
                     self.nbytes += part.nbytes
@@ -190,8 +181,8 @@ class Sender(threading.Thread):
 
     def _stream(self, client: Client, table: str, schema: pa.Schema) -> flight.FlightStreamWriter:
         if table not in self._streams:
-            header = {**self._header, "kind": "copy", "copy": self._walk.pin, "table": table, "epoch": self._walk.epoch}
-            self._streams[table] = client.push(header, schema.remove_metadata(), STREAM_SECONDS)
+            push = CopiesPush(self._incarnation, self._walk.pin, table)
+            self._streams[table] = client.push(push, schema.remove_metadata(), STREAM_SECONDS)
         return self._streams[table]
 
     def _close_streams(self) -> None:

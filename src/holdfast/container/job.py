@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
 from zlib import crc32
 
 from holdfast import faults
@@ -31,6 +30,8 @@ from holdfast.log.ledger import Ledger
 from holdfast.log.pack import Pack
 from holdfast.log.records import Prepare
 from holdfast.operators.stage import StagePlan
+from holdfast.wire.messages import StageFigures
+from holdfast.wire.questions import HostedStatus, StageSize
 
 BUFFERED_SECONDS = 0.01
 """Of its speed a link takes so much at once: what cards and switches buffer."""
@@ -48,6 +49,7 @@ class HostedJob:
         threads: ThreadTable,
         staging: Staging,
         upload: float | None = None,
+        copy_bandwidth: float | None = None,
     ) -> None:
         self.job = job
         self.store = ledger.section
@@ -65,6 +67,8 @@ class HostedJob:
         self.loads = Loads()
         self.upload = Bucket(upload, BUFFERED_SECONDS)
         """What all that goes to peers passes: copies, pieces, branches."""
+        self.copy_bandwidth = copy_bandwidth
+        """Bytes a second that may go to peers behind the epochs; None: as fast as it goes."""
         self.download, self.from_store = Bucket(None, BUFFERED_SECONDS), Bucket(None, BUFFERED_SECONDS)
         """What comes from peers, and what a checkpoint is read through: for experiments with slow links."""
         self._threads = threads
@@ -86,6 +90,11 @@ class HostedJob:
                 )
             self._incarnation = incarnation
 
+    @property
+    def incarnation(self) -> int:
+        """The newest master that has asked for anything."""
+        return self._incarnation
+
     def limit(self, rates: Mapping[str, float | None]) -> None:
         """Other limits from now on, in bytes a second, for those links that are named."""
         buckets = {"upload": self.upload, "download": self.download, "from_store": self.from_store}
@@ -101,10 +110,10 @@ class HostedJob:
 
     # --- apply, undo, commit ------------------------------------------------------------------------------
 
-    def apply(self, prepare: Prepare, slices: Sequence[int], digests: Sequence[int] = ()) -> dict[str, Any]:
+    def apply(self, prepare: Prepare, slices: Sequence[int]) -> dict[str, StageFigures]:
         """Bring ``slices`` of the prepare's level from e-1 to e. Slices that are there already stay as they are."""
         epoch = prepare.fence.epoch
-        sizes, advanced = {}, set[int]()
+        figures, advanced = {}, set[int]()
         for stage in self.at_level(prepare.level):
             todo = [number for number in slices if stage.held(number).state.epoch < epoch]
             advanced.update(todo)
@@ -130,18 +139,18 @@ class HostedJob:
                 del rows, run  # before the next group's rows come
             states = [held.state for held in list(stage.slices.values())]
             counted = {number: dict(stage.held(number).state.counts) for number in todo}
-            sizes[stage.plan.name] = {
-                "changed": sum(state.changed for state in states),
-                "rows": sum(state.rows for state in states),
-                "counts": {number: counts for number, counts in counted.items() if counts},
-                "due": min((state.due for state in states if state.due is not None), default=None),
-            }
-            if stage.plan.name in self._opened:
-                sizes[stage.plan.name]["oldest"] = {number: stage.held(number).state.oldest for number in slices}
+            opened = slices if stage.plan.name in self._opened else ()
+            figures[stage.plan.name] = StageFigures(
+                changed=sum(state.changed for state in states),
+                rows=sum(state.rows for state in states),
+                counts={number: counts for number, counts in counted.items() if counts},
+                due=min((state.due for state in states if state.due is not None), default=None),
+                oldest={number: stage.held(number).state.oldest for number in opened},
+            )
         if prepare.level == self.levels:
             self.staging.drop_through(epoch)
             self.loads.end_epoch(advanced)
-        return {"stages": sizes, "digests": self._digests(prepare.level, epoch, digests)}
+        return figures
 
     def undo(self, epoch: int, slices: Sequence[int]) -> None:
         """Take ``epoch`` back on these slices, in every stage that has come so far."""
@@ -157,7 +166,7 @@ class HostedJob:
             self.committed = epoch
             self.reading.release(epoch)
 
-    def _digests(self, level: int, epoch: int, slices: Sequence[int]) -> dict[int, int]:
+    def digests(self, level: int, epoch: int, slices: Sequence[int]) -> tuple[tuple[int, int], ...]:
         """What the epoch puts out, as a checksum a slice: two owners of a slice must agree in every bit."""
         found: dict[int, int] = {}
 
@@ -172,35 +181,38 @@ class HostedJob:
             found[number] = total
 
         self.each(slices, digest)
-        return found
+        return tuple(sorted(found.items()))
 
     # --- come and go --------------------------------------------------------------------------------------
 
-    def restore(
-        self, slices: Sequence[int], epoch: int, checkpoint: int, packs: dict[str, list[int]]
-    ) -> dict[str, int]:
-        """Load ``slices`` as of ``checkpoint`` and replay the log up to ``epoch``; they appear when they are whole."""
+    def restore(self, slices: Sequence[int], epoch: int, checkpoint: int) -> tuple[int, int]:
+        """Load ``slices`` as of ``checkpoint`` and replay the log up to ``epoch``; they appear when they are whole.
+
+        The bytes that were loaded, and the rows that were replayed.
+        """
         revived = Revived(self)
-        loaded = revived.load_packs(slices, checkpoint, packs)
+        loaded = revived.load_packs(slices, self.log.ledger.manifest(checkpoint) if checkpoint else None)
         replayed = revived.replay(epoch)
         self._appear(revived, epoch)
-        return {"loaded": loaded, "replayed": replayed}
+        return loaded, replayed
 
-    def activate(self, slices: Sequence[int], epoch: int) -> dict[str, Any]:
-        """Make ``slices`` active at ``epoch`` from what is here, and the log above it. Backups are consumed."""
-        started = time.perf_counter()
+    def activate(self, slices: Sequence[int], epoch: int) -> tuple[int, int]:
+        """Make ``slices`` active at ``epoch`` from what is here, and the log above it. Backups are consumed.
+
+        The bytes of them, and the rows that were replayed.
+        """
         revived = Revived(self)
         from_backups = revived.stand_by(slices, epoch) if epoch else []
         try:
             # Before the first epoch nobody has anything, and a slice is made from that.
-            nbytes = revived.load_backups(from_backups) if epoch else revived.load_packs(slices, 0, {})
+            nbytes = revived.load_backups(from_backups) if epoch else revived.load_packs(slices, None)
             faults.place("container", "mid-activate", epoch)
             replayed = revived.replay(epoch)
         except BaseException:
             revived.give_back()
             raise
         self._appear(revived, epoch)
-        return {"bytes": nbytes, "replayed": replayed, "seconds": time.perf_counter() - started}
+        return nbytes, replayed
 
     def demote(self, slices: Sequence[int], epoch: int) -> None:
         """Active slices at exactly this committed epoch become backups of that version."""
@@ -260,32 +272,20 @@ class HostedJob:
 
     # --- checkpoint ---------------------------------------------------------------------------------------
 
-    def checkpoint(self, epoch: int, slices: Sequence[int], pack: str) -> dict[str, Any]:
-        """Write ``slices`` as of ``epoch`` into one pack, behind whatever epochs run meanwhile."""
-        return {"bytes": self.checkpoints.write(epoch, slices, pack)}
-
     def verify(self, packs: Iterable[str]) -> int:
         """Read packs back, every byte of them. Raises on the first that is not what was written."""
         return sum(Pack.open(self.store, name).verify() for name in packs)
 
     # --- about itself -------------------------------------------------------------------------------------
 
-    def status(self) -> dict[str, Any]:
+    def status(self, threads: int = 0) -> HostedStatus:
         stages = {}
         for name, stage in self.stages.items():
             states = [held.state for held in list(stage.slices.values())]
-            stages[name] = {
-                "slices": len(states),
-                "rows": sum(state.rows for state in states),
-                "bytes": sum(state.nbytes for state in states),
-            }
-        return {
-            "stages": stages,
-            "committed": self.committed,
-            "staged": self.staging.used,
-            "backups": self.backups.count,
-            "backup_bytes": self.backups.nbytes,
-        }
+            stages[name] = StageSize(
+                len(states), sum(state.rows for state in states), sum(state.nbytes for state in states)
+            )
+        return HostedStatus(stages, self.committed, self.staging.used, self.backups.count, self.backups.nbytes, threads)
 
     def at_level(self, level: int) -> list[HostedStage]:
         return [stage for stage in self.stages.values() if stage.plan.level == level]

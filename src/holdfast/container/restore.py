@@ -19,7 +19,7 @@ from holdfast.container.former_graphs import FormerGraphs
 from holdfast.container.slices import HeldSlice, HostedStage, Inputs, count, table_name
 from holdfast.errors import CorruptionError, EpochGone, StoreError
 from holdfast.log.pack import Pack
-from holdfast.log.records import Prepare
+from holdfast.log.records import Manifest, Prepare
 from holdfast.state import copies
 from holdfast.state.former import as_now
 from holdfast.state.slice import SliceState
@@ -38,12 +38,12 @@ class Revived:
 
     # --- where they come from -----------------------------------------------------------------------------
 
-    def load_packs(self, slices: Sequence[int], checkpoint: int, packs: Mapping[str, Sequence[int]]) -> int:
-        """From a checkpoint, or from nothing (``checkpoint`` 0); the bytes of it."""
+    def load_packs(self, slices: Sequence[int], manifest: Manifest | None) -> int:
+        """From a checkpoint, or from nothing; the bytes of it."""
         try:
-            return self._load_packs(slices, checkpoint, packs)
+            return self._load_packs(slices, manifest)
         except StoreError as error:
-            graph = self._job.log.ledger.graph()
+            checkpoint, graph = manifest.epoch if manifest else 0, self._job.log.ledger.graph()
             if graph is None or checkpoint != graph.epoch:
                 raise
             raise CorruptionError(
@@ -54,16 +54,16 @@ class Revived:
                 todo="Bring the file back from a copy of the store.",
             ) from error
 
-    def _load_packs(self, slices: Sequence[int], checkpoint: int, packs: Mapping[str, Sequence[int]]) -> int:
-        place = {number: name for name, numbers in packs.items() for number in numbers}
-        wanted = {place[number] for number in slices} if checkpoint else ()
-        opened = {name: Pack.open(self._job.store, name) for name in wanted}
+    def _load_packs(self, slices: Sequence[int], manifest: Manifest | None) -> int:
+        checkpoint = manifest.epoch if manifest else 0
+        place = {number: manifest.pack_of(number) for number in slices} if manifest else {}
+        opened = {name: Pack.open(self._job.store, name) for name in set(place.values())}
         sizes = []
 
         def load(number: int) -> None:
             for name, stage in self._job.stages.items():
                 state = stage.operator.new_slice()
-                if checkpoint:
+                if manifest is not None:
                     parts: list[pa.RecordBatch] = []
                     for at, (table, layout) in enumerate(zip(stage.tables, stage.operator.layouts, strict=True)):
                         pack = opened[place[number]]

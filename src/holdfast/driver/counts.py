@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+
+from holdfast.wire.messages import Tag
 
 CAME = "came"
 """Rows that have an event time, or should: not among what befell them."""
@@ -20,7 +22,7 @@ Rows = Mapping[str, int]
 class Counts:
     def __init__(self) -> None:
         self.total: dict[str, Counter[str]] = {}
-        self._applied: dict[tuple[int, str, str], Rows] = {}
+        self._applied: dict[tuple[int, str, int], Rows] = {}
         self._taken: dict[tuple[int, int], Mapping[str, Rows]] = {}
         self._lock = threading.Lock()
 
@@ -29,7 +31,7 @@ class Counts:
         with self._lock:
             self._taken[epoch, level] = stages
 
-    def applied(self, epoch: int, stage: str, slices: Mapping[str, Rows]) -> None:
+    def applied(self, epoch: int, stage: str, slices: Mapping[int, Rows]) -> None:
         with self._lock:
             for slice_, rows in slices.items():
                 self._applied[epoch, stage, slice_] = rows
@@ -51,3 +53,14 @@ class Counts:
             self._applied = {key: rows for key, rows in self._applied.items() if key[0] > epoch}
             self._taken = {key: stages for key, stages in self._taken.items() if key[0] > epoch}
         return found
+
+
+def counted(tags: Iterable[Tag]) -> dict[str, Counter[str]]:
+    """What an intake counted, stage by stage: rows that came with an event time or should have, and those dropped."""
+    found: dict[str, Counter[str]] = {}
+    for tag in tags:
+        for stage, dropped in tag.dropped.items():
+            found.setdefault(stage, Counter()).update(dropped)
+        for stage, came in tag.came.items():
+            found.setdefault(stage, Counter()).update({CAME: came})
+    return found

@@ -5,39 +5,64 @@ It answers small questions and carries no rows. Same token, same check of who is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+import uuid
 
-import pyarrow.flight as flight
+from holdfast.driver.brain import Brain
+from holdfast.driver.routes import Routes
+from holdfast.errors import StoreError
+from holdfast.launch.fleet import Fleet
+from holdfast.log.records import JobFile
+from holdfast.spark.stream import JobPlan
+from holdfast.wire.client import MASTER
+from holdfast.wire.handlers import handler
+from holdfast.wire.questions import Describe, Described, Locate, Located, Pin, Renew, Renewed
+from holdfast.wire.server import Server
 
-from holdfast.errors import HoldfastError
-from holdfast.wire import framing as wire
-from holdfast.wire.client import MASTER, Address
-
-Question = Callable[[dict[str, Any]], dict[str, Any]]
+LOCATE_SECONDS = 30.0
 
 
-class Desk(flight.FlightServerBase):
-    def __init__(self, host: str, token: str, questions: Mapping[str, Question]) -> None:
-        super().__init__(f"grpc://{host}:0", middleware={"door": wire.Doorkeeper(token, MASTER)})
-        self._questions = dict(questions)
+class Desk(Server):
+    """Whoever has answers adds itself: a run, and what starts containers on executors."""
+
+    def __init__(self, host: str, token: str) -> None:
         # It answers from here on. ``serve`` would only wait, and take the signals from the program meanwhile: a Ctrl-C
         # would end this door, and nobody else would hear of it.
-        self.address = Address(MASTER, f"grpc://{host}:{self.port}")
-
-    def answer(self, questions: Mapping[str, Question]) -> None:
-        """These too, from now on."""
-        self._questions.update(questions)
-
-    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
-        try:
-            ask = self._questions.get(action.type)
-            if ask is None:
-                raise HoldfastError(f"The master knows no question '{action.type}'.")
-            answer = ask(wire.unpack(action.body.to_pybytes())[0])
-        except HoldfastError as error:
-            raise flight.FlightServerError(error.to_wire()) from error
-        return iter([flight.Result(wire.pack(answer))])
+        super().__init__(MASTER, token, host, "The master")
 
     def close(self) -> None:
         self.shutdown()
+
+
+class Questions:
+    """What scans and data sources ask."""
+
+    def __init__(
+        self, file: JobFile, incarnation: int, plan: JobPlan, brain: Brain, routes: Routes, fleet: Fleet
+    ) -> None:
+        self._file, self._incarnation, self._plan = file, incarnation, plan
+        self._brain, self._routes, self._fleet = brain, routes, fleet
+
+    @handler
+    def locate(self, call: Locate) -> Located:
+        return Located(self._routes.located(call, LOCATE_SECONDS))
+
+    @handler
+    def renew(self, call: Renew) -> Renewed:
+        """Somebody still reads."""
+        answers = self._fleet.call_all(call, timeout=10.0)
+        return Renewed(all(answer.renewed for answer in answers.values()))
+
+    @handler
+    def describe(self, call: Describe) -> Described:
+        names = [stage.name for stage in self._plan.stages]
+        if call.stage not in names:
+            raise StoreError(
+                f"Job '{self._file.name}' has no stage '{call.stage}'.",
+                todo=f"Its stages are: {', '.join(names)}.",
+            )
+        epoch, reader = self._brain.machine.committed, ""
+        if call.lease:
+            reader = uuid.uuid4().hex
+            self._fleet.call_all(Pin(reader, epoch))
+        schema = self._plan.stage(call.stage).state.json()
+        return Described(self._file.job_id, self._incarnation, schema, epoch, self._routes.groups(), reader)

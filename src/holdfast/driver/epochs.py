@@ -7,63 +7,71 @@ No Spark lineage passes through a container, so nothing a sink does can run stat
 from __future__ import annotations
 
 import contextlib
-import json
+import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import ByteType, StructField, StructType
 
 from holdfast import faults
-from holdfast.driver.counts import CAME
-from holdfast.errors import HoldfastError, from_wire
+from holdfast.driver.counts import Counts, counted
+from holdfast.driver.routes import Routes
+from holdfast.driver.sizes import Sizes
+from holdfast.driver.store import StoreHandlers
+from holdfast.errors import HoldfastError, StoreError, from_wire
 from holdfast.invariants import some
-from holdfast.log.records import Fence
+from holdfast.log.records import Fence, SegmentRef
 from holdfast.log.store import Store
+from holdfast.master import events as ev
+from holdfast.master import instructions as do
 from holdfast.operators.ahead import TO
 from holdfast.plan.compile import StageInput
 from holdfast.plan.graph import DIFF, Output, Sink
 from holdfast.spark.frames import frame_of
 from holdfast.spark.intake import TAG_SCHEMA, EventTime, Intake, Push
+from holdfast.spark.observing import observed
 from holdfast.spark.partials import Preaggregation, aggregable, aggregated
-from holdfast.spark.scan import Groups, Scan, in_ranges
+from holdfast.spark.scan import Scan, in_ranges
 from holdfast.spark.sinks import Sink as OpenSink
 from holdfast.spark.sinks import failed_sink
 from holdfast.spark.stream import JobPlan
+from holdfast.spark.words import spark_failed
 from holdfast.state.slice import MAIN
-from holdfast.wire.client import Address
+from holdfast.wire.causes import named
+from holdfast.wire.codec import unpack
+from holdfast.wire.handlers import handler
+from holdfast.wire.messages import Address, Mode, Tag
 
 ARROW_BATCH_ROWS = 32_768
-SMALL_BYTES = 1 << 20
-"""No larger an output goes through the driver: a job whose tasks ask the containers takes longer to start."""
 _WIDE_TYPES = {"string": 40, "binary": 40, "decimal": 16}  # about so many bytes a value; others have 8 at most
 
 
-@dataclass(frozen=True)
-class Tag:
-    """What one intake task answered."""
+class Query:
+    """Spark's query, once it has started: Spark may be in the first batch before it has told us of it."""
 
-    name: str
-    rows: int
-    nbytes: int
-    checksum: int
-    partition: int
-    task: int
-    input_rows: int
-    partial: tuple[int, ...]
-    inline: bytes | None
-    times: dict[str, int] = field(default_factory=dict)  # largest event times, by the names that the plan gave them
-    dropped: dict[str, dict[str, int]] = field(default_factory=dict)  # stage → why → rows
-    came: dict[str, int] = field(default_factory=dict)  # stage → rows that should have had an event time
+    def __init__(self) -> None:
+        self._started = threading.Event()
+        self._query: StreamingQuery | None = None
+
+    def started(self, query: StreamingQuery) -> None:
+        self._query = query
+        self._started.set()
+
+    def observed(self) -> dict[str, int]:
+        """Largest event times of the batch, also of rows that filters have dropped."""
+        self._started.wait()
+        return observed(some(self._query, "it has started"))
 
 
 @dataclass
 class EpochJobs:
-    """Runs what an epoch needs of Spark. ``groups`` tells which container has which slices now."""
+    """Runs what an epoch needs of Spark; ``routes`` tells which container has which slices now."""
 
     plan: JobPlan
     store: Store
@@ -71,17 +79,15 @@ class EpochJobs:
     incarnation: int
     slices: int
     token: str
-    master: Callable[[], Address]
-    groups: Callable[[], Groups]
-    push_groups: Callable[[], Groups]
+    master: Address
+    routes: Routes
+    log: StoreHandlers
+    sizes: Sizes
+    counts: Counts
     push: bool
     preaggregation: Preaggregation
     sinks: dict[str, OpenSink]
-    collect: Callable[[str, int, str, str], list[pa.Table] | None]  # (stage, epoch, mode, port) -> a small output
-    sizes: Callable[[str, str], int]  # (stage, mode) -> about how many rows an output has
-    observed: Callable[[], dict[str, int]]  # largest event times of the batch, also of rows that filters have dropped
-    clock: Callable[[], int]  # the epoch clock as it would be now, µs
-    watermark: Callable[[str], int | None]  # of a stage, before the epoch in flight
+    query: Query = field(default_factory=Query)
     seconds: dict[str, float] = field(default_factory=dict)
     session: SparkSession = field(init=False)
     """Where higher levels and sinks run, with a batch or in a tick: as the query's own, it is the user's as it was when
@@ -93,13 +99,43 @@ class EpochJobs:
         _prepare(self.session)
         self.session.conf.set("spark.sql.cbo.enabled", "false")  # as Spark does in the query's own
 
+    @handler
+    def run_intake(self, batch: DataFrame | None, instruction: do.RunIntake) -> ev.IntakeDone:
+        fence, level = instruction.fence, instruction.level
+        tags = tuple(self.intake(batch, fence, level))
+        self.counts.taken(fence.epoch, level, counted(tags))
+        faults.place("driver", "after-segments", fence.epoch)
+        return ev.IntakeDone(instruction.id, tags)
+
+    @handler
+    def run_sink(self, batch: DataFrame | None, instruction: do.RunSink) -> ev.SinkDone:
+        fence, name = instruction.fence, instruction.sink
+        drawn = {sink.name: sink for sink in self.plan.sinks}
+        if name not in drawn:
+            raise sink_is_gone([name], fence.epoch)
+        counter = self.log.prepare_of(fence.epoch, 1).sinks[name]
+        self.sink(batch, fence.epoch, drawn[name], counter)
+        if not instruction.last and self.sinks[name].forgets:
+            self.log.note_taken(fence, name)
+        return ev.SinkDone(instruction.id)
+
+    def cause(self, error: Exception, instruction: do.Instruction) -> Exception:
+        """Ours, which reaches us as text if a task raised it; else what Spark, or a function that it runs, says."""
+        if (known := from_wire(str(error))) is not None:
+            return known
+        if not isinstance(instruction, do.RunIntake):
+            return error
+        if isinstance(error, PySparkException | Py4JError):
+            return spark_failed(error, f"the rows of epoch {instruction.fence.epoch} were read")
+        return named(error, "The driver")
+
     def intake(self, batch: DataFrame | None, fence: Fence, level: int) -> list[Tag]:
         """Take in the rows of a level. Without a ``batch`` it is a tick: sources have no rows in it."""
         began = time.perf_counter()
         if (batch is None and level == 1) or not self.plan.intake(level):
             return []  # a tick has no rows of sources; a stage that only looks into others has none of stages
         inputs = self.plan.intake(level)
-        now = self.clock()
+        now = self.log.clock.now()
         partial: tuple[int, ...] = ()
         few = False
         if level == 1:
@@ -108,7 +144,7 @@ class EpochJobs:
             rows, tagging = self.plan.stage_rows(batch)
             if self.preaggregation.on and len(inputs) == 1 and aggregable(inputs[0]):
                 item = inputs[0]
-                rows = aggregated(item, rows, self.watermark(item.plan.name), _latest(item, now))
+                rows = aggregated(item, rows, self.log.time.watermarks.get(item.plan.name), _latest(item, now))
                 partial = (0,)
         else:
             few = all(self._is_small(output, mode) for output, mode in self.plan.higher_inputs(level))
@@ -132,21 +168,21 @@ class EpochJobs:
             numbers=numbers,
         )
         if few:  # then a task of Spark's takes longer to start than they take
-            tags = [_tag(*answer) for answer in task.here(iter(rows.toArrow().to_batches()))]
+            tags = task.here(iter(rows.toArrow().to_batches()))
         else:
             answers = rows.mapInArrow(lambda batches: task(batches), TAG_SCHEMA).collect()
-            tags = [_tag(json.loads(row["tag"]), row["rows"]) for row in answers]
+            tags = [unpack(row.tag, Tag) for row in answers]
         if any(item.watches for item in inputs):
-            tags.append(Tag("", 0, 0, 0, len(tags), 0, 0, (), None, self.observed()))
+            tags.append(Tag(SegmentRef("", 0, 0, 0, len(tags), 0), times=self.query.observed()))
         self.seconds[f"intake{level}"] = time.perf_counter() - began
-        return sorted(tags, key=lambda tag: tag.partition)
+        return sorted(tags, key=lambda tag: tag.segment.partition)
 
     def sink(self, batch: DataFrame | None, epoch: int, sink: Sink, counter: int) -> None:
         began = time.perf_counter()
         if sink in self.plan.stateless_sinks:
             frame = self.session.createDataFrame([], sink.schema) if batch is None else self.plan.branch(batch, sink)
         else:
-            mode = "all" if sink.mode == "complete" else "changed"
+            mode: Mode = "all" if sink.mode == "complete" else "changed"
             frame = self.plan.sink_rows(sink, epoch, lambda output: self._outputs(output, epoch, mode))
         opened = self.sinks[sink.name]
         try:
@@ -159,71 +195,64 @@ class EpochJobs:
         self.seconds[f"sink {sink.name}"] = time.perf_counter() - began
 
     @contextlib.contextmanager
-    def cancellable(self, tag: str) -> Iterator[None]:
+    def cancellable(self, job: do.Instruction) -> Iterator[None]:
         """What Spark runs for this thread meanwhile ends with ``cancel``; not so what a sink's own threads start."""
-        context = self.plan.spark.sparkContext
+        context, tag = self.plan.spark.sparkContext, self._tag(job)
         context.addJobTag(tag)
         try:
             yield
         finally:
             context.removeJobTag(tag)
 
-    def cancel(self, tag: str) -> None:
-        """End the jobs that run now under this tag. One that begins right afterwards goes on: ask again."""
-        self.plan.spark.sparkContext.cancelJobsWithTag(tag)
+    def cancel(self, job: do.Instruction) -> None:
+        """End what Spark runs for it now. A job that begins right afterwards goes on: ask again."""
+        self.plan.spark.sparkContext.cancelJobsWithTag(self._tag(job))
 
-    def scan(self, stage: str, epoch: int, mode: str, port: str = MAIN, parts: int = 1) -> Scan:
+    def _tag(self, job: do.Instruction) -> str:
+        """What Spark knows a job of ours by, in an application that may run many."""
+        return f"holdfast-{self.job}-{job.id}"
+
+    def scan(self, stage: str, epoch: int, mode: Mode, port: str = MAIN, parts: int = 1) -> Scan:
         level = self.plan.stage(stage).plan.level
-        master, ranges = self.master(), in_ranges(self.groups(), parts)
-        return Scan(master, self.token, self.job, self.incarnation, stage, level, epoch, mode, ranges, port)
+        ranges = in_ranges(self.routes.groups(), parts)
+        return Scan(self.master, self.token, self.job, self.incarnation, stage, level, epoch, mode, ranges, port)
 
-    def _outputs(self, output: Output, epoch: int, mode: str) -> DataFrame:
+    def _outputs(self, output: Output, epoch: int, mode: Mode) -> DataFrame:
         session = self.session
         if not self._is_small(output, mode):
             return self._scan(output, epoch, mode)
         stage, port, schema = output.stage.name, output.port, self._schema(output, mode)
-        tables = self.collect(stage, epoch, mode, port)
+        tables = self.routes.collect(stage, epoch, mode, port)
         if tables is None:  # a container went away meanwhile: a scan knows how to wait for the next owner
             scan = self.scan(stage, epoch, mode, port)
             batches = [batch for part in range(len(scan.parts)) for batch in scan.part(part)]
             tables = [pa.Table.from_batches(batches)] if batches else []
         return frame_of(session, pa.concat_tables(tables), schema) if tables else session.createDataFrame([], schema)
 
-    def _scan(self, output: Output, epoch: int, mode: str) -> DataFrame:
+    def _scan(self, output: Output, epoch: int, mode: Mode) -> DataFrame:
         parallelism = self.session.sparkContext.defaultParallelism
         scan = self.scan(output.stage.name, epoch, mode, output.port, parallelism)
         parts = len(scan.parts)
         rows = self.session.range(0, parts, 1, parts)
         return rows.mapInArrow(lambda batches: scan(batches), self._schema(output, mode))
 
-    def _schema(self, output: Output, mode: str) -> StructType:
+    def _schema(self, output: Output, mode: Mode) -> StructType:
         schema = self.plan.stage(output.stage.name).outputs[output.port]
         return StructType([*schema.fields, StructField(DIFF, ByteType())]) if mode == "changelog" else schema
 
-    def _is_small(self, output: Output, mode: str) -> bool:
-        return self.sizes(output.stage.name, mode) * _width(self._schema(output, mode)) <= SMALL_BYTES
+    def _is_small(self, output: Output, mode: Mode) -> bool:
+        return self.sizes.small(output.stage.name, mode, _width(self._schema(output, mode)))
 
     def _push(self) -> Push | None:
         if not self.push:
             return None
-        return Push(self.token, self.job, self.incarnation, self.push_groups())
+        return Push(self.token, self.job, self.incarnation, self.routes.push_groups())
 
 
 def _prepare(session: SparkSession) -> None:
     """No plan that changes while it runs, and batches as large as a container likes them."""
     session.conf.set("spark.sql.adaptive.enabled", "false")
     session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(ARROW_BATCH_ROWS))
-
-
-def counted(tags: Iterable[Tag]) -> dict[str, Counter[str]]:
-    """What an intake counted, stage by stage: rows that came with an event time or should have, and those dropped."""
-    found: dict[str, Counter[str]] = {}
-    for tag in tags:
-        for stage, dropped in tag.dropped.items():
-            found.setdefault(stage, Counter()).update(dropped)
-        for stage, came in tag.came.items():
-            found.setdefault(stage, Counter()).update({CAME: came})
-    return found
 
 
 def _width(schema: StructType) -> int:
@@ -243,18 +272,12 @@ def _latest(item: StageInput, now: int) -> int | None:
     return None if item.ahead is None else now + item.ahead
 
 
-def _tag(found: dict[str, Any], rows: bytes | None) -> Tag:
-    return Tag(
-        name=found["name"],
-        rows=found["rows"],
-        nbytes=found["bytes"],
-        checksum=found["checksum"],
-        partition=found["partition"],
-        task=found["task"],
-        input_rows=found["input_rows"],
-        partial=tuple(found["partial"]),
-        inline=None if rows is None else bytes(rows),
-        times=found["times"],
-        dropped=found["dropped"],
-        came=found["came"],
+def sink_is_gone(names: Sequence[str], epoch: int) -> StoreError:
+    """An epoch was prepared for sinks that the job does not draw any more."""
+    which = ", ".join(f"'{name}'" for name in names)
+    return StoreError(
+        f"Epoch {epoch} was prepared for the sink {which}, which the job does not have any more, and is not committed.",
+        safe="Nothing was written. The epoch is prepared; whichever start finishes it, its rows are the same.",
+        todo="Start once more with that sink, so that it gets the epoch, then without it; or say that it shall not "
+        f"have it: job.start(drop_sinks={list(names)!r}).",
     )

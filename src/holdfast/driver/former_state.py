@@ -71,10 +71,7 @@ class Replayed:
     def copies(self, slices: Sequence[int], tables: Sequence[str]) -> Copies:
         if self._job is None:
             return {}
-        packs: dict[str, list[int]] = {}
-        for number in slices if self._manifest else ():
-            packs.setdefault(self._manifest.pack_of(number), []).append(number)  # type: ignore[union-attr]
-        self._job.restore(slices, self._epoch, self._manifest.epoch if self._manifest else 0, packs)
+        self._job.restore(slices, self._epoch, self._manifest.epoch if self._manifest else 0)
         found = {(str(table), number): copy for table, number, _, copy in self._job.reading.packed(self._epoch, slices)}
         self._job.forget(slices)
         return found

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import socket
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from holdfast.api.options import Options
 from holdfast.api.run import SECTION, Run
+from holdfast.container.messages import Host
 from holdfast.driver import upgrade as upgrading
-from holdfast.driver.endpoint import Desk
-from holdfast.driver.epochs import EpochJobs
-from holdfast.driver.loop import Shell, sink_is_gone
+from holdfast.driver.brain import Brain
+from holdfast.driver.counts import Counts
+from holdfast.driver.endpoint import Desk, Questions
+from holdfast.driver.epochs import EpochJobs, sink_is_gone
+from holdfast.driver.history import History
+from holdfast.driver.loop import Shell
+from holdfast.driver.routes import Routes
+from holdfast.driver.sizes import Sizes
+from holdfast.driver.store import SinkCounters, StoreHandlers
 from holdfast.driver.watermarks import Timekeeper
 from holdfast.errors import ContainerError, CorruptionError, PlanError, StoreError
-from holdfast.invariants import some
 from holdfast.launch.executors import ExecutorLauncher
 from holdfast.launch.fleet import Fleet
 from holdfast.launch.local import ChildLauncher, ContainerSettings, Launcher
 from holdfast.log.ledger import Ledger
-from holdfast.log.records import JobFile
+from holdfast.log.records import Commit, JobFile
 from holdfast.log.store import Store
 from holdfast.master import events as ev
 from holdfast.master.autoscale import PerExecutor
@@ -31,6 +39,7 @@ from holdfast.master.balance import slices_auto
 from holdfast.plan.former import refuse_readers
 from holdfast.recovery.policies import Auto, FromStore, Line, Star, Tree
 from holdfast.spark import claims, compat
+from holdfast.spark.checkpoint import SparkNotes
 from holdfast.spark.claims import Claim
 from holdfast.spark.hadoop import hadoop_creator
 from holdfast.spark.partials import Preaggregation
@@ -82,51 +91,48 @@ def start(job: Job, plan: JobPlan, options: Options) -> Run:
     sinks = {sink.name: _open(job, file, sink) for sink in plan.sinks}
     token = secrets.token_urlsafe(32)
     listen = _address(job, options)
-
-    run: Run | None = None
-
-    def the_run() -> Run:
-        return some(run, "asked before there is a run")
-
-    desk = Desk(
-        listen,
-        token,
-        {
-            "locate": lambda header: the_run()._locate(header),
-            "describe": lambda header: the_run()._describe(header),
-            "renew": lambda header: the_run()._renew(header),
-        },
-    )
-    opened: list[Any] = [desk]
-    try:
+    history, notes = History(), SparkNotes(ledger)
+    with contextlib.ExitStack() as opened:  # closed again, the last one first, if anything goes wrong
+        desk = Desk(listen, token)
+        opened.callback(desk.close)
         owner = ledger.take_ownership(socket.gethostname(), os.getpid(), desk.address.location)
-        shell = Shell(ledger, owner.incarnation, lambda: the_run()._fleet, {sink.name: sink for sink in plan.sinks})
-        opened.append(shell)
         upgrading.refuse_rival(ledger, graph, job.name)
-        if mended := shell.notes.mend():
-            shell.history.note("mended", f"Spark's own checkpoint: {mended}")
+        if mended := notes.mend():
+            history.note("mended", f"Spark's own checkpoint: {mended}")
         if upgrade is not None:
             upgrade.perform(owner.incarnation)
             for change in upgrade.changes:
-                shell.history.note("changed", change)
+                history.note("changed", change)
+        found = _look(ledger, plan, options)
+        brain = Brain(history)
         settings = ContainerSettings(token, listen, options.threads, hash_seed=file.hash_seed)
+        host = Host(
+            file.job_id,
+            tuple(plan.stages),
+            file.slices,
+            store.uri,
+            SECTION,
+            options.upload,
+            options.copy_bandwidth,
+        )
         launcher = _launcher(job, options, settings, desk)
         if isinstance(launcher, ExecutorLauncher) and launcher.warning:
-            shell.history.note("warning", launcher.warning)
-        host = {
-            "job": file.job_id,
-            "incarnation": owner.incarnation,
-            "stages": [stage.to_dict() for stage in plan.stages],
-            "slices": file.slices,
-            "store": store.uri,
-            "section": SECTION,
-            "upload": options.upload,
-        }
-        if (ring := options.ring()) is not None:
-            host["ring"] = ring
-        fleet = Fleet(launcher, host, shell.lost, options.silence)
-        opened.append(fleet)
-        push = options.push
+            history.note("warning", launcher.warning)
+        fleet = Fleet(launcher, host, owner.incarnation, brain.lost, options.silence, options.ring())
+        opened.callback(fleet.close)
+        routes = Routes(brain, fleet)
+        opened.callback(routes.close)
+        sizes, counts = Sizes(file.slices), Counts()
+        log = StoreHandlers(
+            ledger,
+            owner.incarnation,
+            history,
+            notes,
+            SinkCounters(tuple(sinks), dict(found.counters), frozenset(options.drop_sinks)),
+            found.time,
+            sizes,
+            any(stage.operator.calls_users for stage in plan.stages),
+        )
         jobs = EpochJobs(
             plan=plan,
             store=ledger.section,
@@ -134,27 +140,25 @@ def start(job: Job, plan: JobPlan, options: Options) -> Run:
             incarnation=owner.incarnation,
             slices=file.slices,
             token=token,
-            master=lambda: desk.address,
-            groups=shell.groups,
-            push_groups=shell.push_groups,
-            push=not store.is_local if push == "auto" else push,
+            master=desk.address,
+            routes=routes,
+            log=log,
+            sizes=sizes,
+            counts=counts,
+            push=not store.is_local if options.push == "auto" else options.push,
             preaggregation=Preaggregation(options.preaggregate),
             sinks=sinks,
-            collect=shell.collect,
-            sizes=shell.size_of,
-            observed=lambda: the_run()._observed(),
-            clock=shell.now,
-            watermark=lambda stage: the_run()._shell.time.watermarks.get(stage),
         )
+        shell = Shell(brain, fleet, log, jobs, sizes, counts)
+        desk.table.add(Questions(file, owner.incarnation, plan, brain, routes, fleet))
         safety = "the log alone" if options.safety is None else str(options.safety)
         run = Run(job, plan, ledger, shell, fleet, desk, jobs, file, options.pace, options.autoscale, safety)
-        opened = [run]
+        opened.pop_all()
+        opened.callback(run.stop)
         tokens.keep(file.job_id, owner.incarnation, token)
-        _begin(run, owner.incarnation, options)
-    except BaseException:
-        for thing in reversed(opened):
-            thing.stop() if isinstance(thing, Run) else thing.close()
-        raise
+        _take_folders(run, found)
+        _begin(run, found, options)
+        opened.pop_all()
     return run
 
 
@@ -214,16 +218,31 @@ def _launcher(job: Job, options: Options, settings: ContainerSettings, desk: Des
     """On the executors if there are any, as children of the driver if it is all there is."""
     if not _on_executors(job, options):
         return ChildLauncher(settings)
-    launcher = ExecutorLauncher(job.spark, settings, lambda: desk.address, divides=compat.cores_divide(job.spark))
-    desk.answer(launcher.questions)
+    launcher = ExecutorLauncher(job.spark, settings, desk.address, divides=compat.cores_divide(job.spark))
+    desk.table.add(launcher)
     return launcher
 
 
-def _begin(run: Run, incarnation: int, options: Options) -> None:
-    ledger, shell = run._ledger, run._shell
+@dataclass(frozen=True)
+class Found:
+    """What the store held when the job was taken."""
+
+    commit: Commit | None
+    prepared: tuple[ev.Prepared, ...]
+    counters: Mapping[str, int]
+    given: tuple[str, ...]
+    """The sinks that the prepared epoch goes to."""
+    time: Timekeeper
+    """As the last committed epoch left it, and as far as the next one has been prepared."""
+
+    @property
+    def committed(self) -> int:
+        return self.commit.fence.epoch if self.commit else 0
+
+
+def _look(ledger: Ledger, plan: JobPlan, options: Options) -> Found:
     commit = ledger.last_committed()
     committed = commit.fence.epoch if commit else 0
-    prepared = []
     last = ledger.get_prepare(committed, 1) if committed else None
     if committed and last is None:
         raise CorruptionError(
@@ -232,85 +251,85 @@ def _begin(run: Run, incarnation: int, options: Options) -> None:
             todo="Bring the file back from a copy of the store.",
         )
     counters = last.sinks if last else {}
-    drawn, dropped = [sink.name for sink in run._plan.sinks], frozenset(options.drop_sinks)
+    drawn, prepared = [sink.name for sink in plan.sinks], []
     given: tuple[str, ...] = ()
-    for level in range(1, run._plan.levels + 1):
+    for level in range(1, plan.levels + 1):
         found = ledger.get_prepare(committed + 1, level)
         if found is None:
             break
         ledger.refuse_former_graph(found)
         if level == 1:
-            given = tuple(name for name in found.given_to(counters) if name not in dropped)
+            given = tuple(name for name in found.given_to(counters) if name not in options.drop_sinks)
             if gone := [name for name in given if name not in drawn]:
                 raise sink_is_gone(gone, committed + 1)
         prepared.append(ev.Prepared(level, found.fence, found.ranges, given))
-    _take_folders(run, committed, counters, given)
-    manifests = ledger.manifests(shell.history.corrupt)
-    routing = ledger.last_routing()
-    shell.begin(
-        ev.Started(
-            incarnation=incarnation,
-            levels=run._plan.levels,
-            sinks=tuple(drawn),
-            slices=run._file.slices,
-            containers=options.containers,
-            safety=options.terms(),
-            from_copies=not isinstance(options.way_back, FromStore),
-            by_ring=isinstance(options.way_back, Star | Line | Tree | Auto),
-            committed=committed,
-            ranges=commit.ranges if commit else {},
-            prepared=tuple(prepared),
-            sinks_done=ledger.taken(committed + 1, given),
-            routing=ev.Routing(routing.version, tuple(routing.owners)) if routing else None,
-            checkpoint=manifests[-1].epoch if manifests else 0,
-        ),
-        run._jobs,
-        counters,
-        dropped,
-        _timekeeper(run, committed),
-        options.copy_bandwidth,
-    )
-    if not committed and not prepared:
-        # The first intake needs no container, so Spark may begin while they start.
-        run._start_query()
-    if not shell.wait_for(lambda: shell.machine.gathered, READY_SECONDS):
-        raise ContainerError(f"The containers of job '{run.job.name}' did not come up in {READY_SECONDS:.0f} s.")
-    run._raise_error()
-    if run.query is None:
-        # State that cannot be brought back must be known before anything new is written.
-        while not shell.wait_for(lambda: shell.machine.whole or shell.restore_failure is not None, 60):
-            pass
-        run._raise_error()
-        if shell.restore_failure is not None:
-            raise shell.restore_failure
-        run._start_query()
+    return Found(commit, tuple(prepared), counters, given, _timekeeper(ledger, plan, committed))
 
 
-def _timekeeper(run: Run, committed: int) -> Timekeeper:
-    """Time as the last committed epoch left it, and as far as the next one has been prepared."""
-    keeper = Timekeeper(run._plan.stages)
+def _timekeeper(ledger: Ledger, plan: JobPlan, committed: int) -> Timekeeper:
+    keeper = Timekeeper(plan.stages)
     for epoch in (committed, committed + 1) if committed else (1,):
         level = 1  # of all levels there were: a stage may be on another one than before
-        while (prepare := run._ledger.get_prepare(epoch, level)) is not None:
+        while (prepare := ledger.get_prepare(epoch, level)) is not None:
             keeper.take(prepare)
             level += 1
     return keeper
 
 
-def _take_folders(run: Run, committed: int, counters: Mapping[str, int], given: Sequence[str]) -> None:
+def _begin(run: Run, found: Found, options: Options) -> None:
+    ledger, shell, machine = run._ledger, run._shell, run._shell.machine
+    checkpoints = [0, 0, *(manifest.epoch for manifest in ledger.manifests(shell.history.corrupt))]
+    routing = ledger.last_routing()
+    shell.begin(
+        ev.Started(
+            incarnation=shell.incarnation,
+            levels=run._plan.levels,
+            sinks=tuple(sink.name for sink in run._plan.sinks),
+            slices=run._file.slices,
+            containers=options.containers,
+            safety=options.terms(),
+            from_copies=not isinstance(options.way_back, FromStore),
+            by_ring=isinstance(options.way_back, Star | Line | Tree | Auto),
+            committed=found.committed,
+            ranges=found.commit.ranges if found.commit else {},
+            prepared=found.prepared,
+            sinks_done=ledger.taken(found.committed + 1, found.given),
+            routing=ev.Routing(routing.version, tuple(routing.owners)) if routing else None,
+            checkpoint=checkpoints[-1],
+            checkpoint_before=checkpoints[-2],
+        )
+    )
+    if not found.committed and not found.prepared:
+        # The first intake needs no container, so Spark may begin while they start.
+        run._start_query()
+    if not shell.wait_for(lambda: machine.gathered, READY_SECONDS):
+        raise ContainerError(f"The containers of job '{run.job.name}' did not come up in {READY_SECONDS:.0f} s.")
+    run._raise_error()
+    if run.query is None:
+        # State that cannot be brought back must be known before anything new is written.
+        while not shell.wait_for(lambda: machine.whole or machine.unrestored is not None, 60):
+            pass
+        run._raise_error()
+        if machine.unrestored is not None:
+            raise machine.unrestored
+        run._start_query()
+
+
+def _take_folders(run: Run, found: Found) -> None:
     """Spark's file sink skips numbers that it has seen: a folder must be as far as this store says it is, and ours."""
     files = [sink for sink in run._jobs.sinks.values() if isinstance(sink, FileSink)]
     for sink in files:
         ours = Claim(run._file.job_id, sink.name, run.job.name, run._ledger.store.uri)
         claimed = claims.look(run.job.spark, sink.path, ours)
-        expected = counters.get(sink.name, -1)
-        if sink.name in given and sink.mend(expected + 1):
-            what = f"sink '{sink.name}': what it had of epoch {committed + 1} is written again"
+        expected = found.counters.get(sink.name, -1)
+        given = sink.name in found.given
+        if given and sink.mend(expected + 1):
+            what = f"sink '{sink.name}': what it had of epoch {found.committed + 1} is written again"
             run._shell.history.note("mended", what)
-        found = sink.newest()
-        if found != expected and not (sink.name in given and found == expected + 1):
+        there = sink.newest()
+        if there != expected and not (given and there == expected + 1):
             raise StoreError(
-                f"Sink '{sink.name}' writes to {sink.path}, where {found + 1} epochs of it are, "
+                f"Sink '{sink.name}' writes to {sink.path}, where {there + 1} epochs of it are, "
                 f"but this store knows of {expected + 1}.",
                 safe="Nothing was written.",
                 todo="Give the sink a folder of its own, or the folder and the name that it had with this store.",

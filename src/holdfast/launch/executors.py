@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple, TypeVar
 
 from pyspark import InheritableThread, TaskContext
 from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResourceRequests
@@ -40,7 +40,12 @@ from holdfast.launch.local import (
     ContainerSettings,
 )
 from holdfast.launch.share import share_of
-from holdfast.wire.client import Address, Client, Unreachable, is_refused
+from holdfast.wire.client import Client, Unreachable, is_refused
+from holdfast.wire.handlers import handler
+from holdfast.wire.messages import Address, Call, Done, Reply
+from holdfast.wire.questions import Arrived, FromTask, HasEnded, Listening, MayIStay, Stay, Told
+
+A = TypeVar("A", bound=Reply)
 
 HELD_SECONDS = 1.0  # how long the desk keeps a task waiting for its answer
 DRIVER_SILENCE_SECONDS = 30.0  # a driver that neither answers nor refuses may only be busy
@@ -66,16 +71,15 @@ class Task:
         context = TaskContext.get()
         context = some(context, "it runs inside a Spark task")
         executor, host, cores = where_am_i()
-        me = {"container": self.container, "attempt": context.taskAttemptId(), "executor": executor, "host": host}
-        me["cores"] = cores
+        me = Me(self.container, context.taskAttemptId(), executor, host, cores)
         with Client(self.desk, self.settings.token) as desk:
             try:
                 yield self._run(desk, me, host)
             except Unreachable:
                 yield "the driver is gone"
 
-    def _run(self, desk: Client, me: dict[str, Any], host: str) -> str:
-        while (told := str(_ask(desk, "arrived", me)["do"])) == "wait":
+    def _run(self, desk: Client, me: Me, host: str) -> str:
+        while (told := _ask(desk, Arrived(*me)).do) == "wait":
             time.sleep(HELD_SECONDS)
         if told != "start":
             return told
@@ -85,11 +89,11 @@ class Task:
             try:
                 location = child.await_ready().location
             except ContainerError as error:
-                _ask(desk, "ended", me | {"reason": error.what, "error": error.to_wire()})
+                _ask(desk, HasEnded(*me, error.what, error.to_wire()))
                 return "it could not start"
-            _ask(desk, "listening", me | {"location": location, "pid": child.pid})
+            _ask(desk, Listening(*me, location, child.pid))
             told_all = threading.Event()
-            child.on_exit(lambda _, reason: self._say_goodbye(me | {"reason": reason}, told_all))
+            child.on_exit(lambda _, reason: self._say_goodbye(HasEnded(*me, reason), told_all))
             while child.alive and self._may_stay(desk, me):
                 pass
             child.kill()
@@ -98,25 +102,35 @@ class Task:
             child.close()
         return "done"
 
-    def _may_stay(self, desk: Client, me: dict[str, Any]) -> bool:
+    def _may_stay(self, desk: Client, me: Me) -> bool:
         deadline = time.monotonic() + DRIVER_SILENCE_SECONDS
         while time.monotonic() < deadline:
             try:
-                return bool(_ask(desk, "may_i_stay", me)["stay"])
+                return _ask(desk, MayIStay(*me)).stay
             except Unreachable:
                 if is_refused(self.desk, HELD_SECONDS):
                     return False
                 time.sleep(0.1)
         return False
 
-    def _say_goodbye(self, news: dict[str, Any], done: threading.Event) -> None:
+    def _say_goodbye(self, news: HasEnded, done: threading.Event) -> None:
         with contextlib.suppress(Unreachable, HoldfastError), Client(self.desk, self.settings.token) as desk:
-            _ask(desk, "ended", news)
+            _ask(desk, news)
         done.set()
 
 
-def _ask(desk: Client, question: str, header: dict[str, Any]) -> dict[str, Any]:
-    return desk.call(question, header, timeout=HELD_SECONDS + 4.0)[0]
+class Me(NamedTuple):
+    """Which try of which container it is, and where."""
+
+    container: str
+    attempt: int
+    executor: str
+    host: str
+    cores: int
+
+
+def _ask(desk: Client, question: Call[A]) -> A:
+    return desk.call(question, HELD_SECONDS + 4.0)
 
 
 def where_am_i() -> tuple[str, str, int]:
@@ -169,13 +183,11 @@ class _Story:
 class ExecutorLauncher:
     """Starts containers on the executors of a session, spread as evenly as there are executors.
 
-    ``desk`` is asked when a container starts; the desk must answer ``questions``. ``divides``: this Spark lets a
-    task ask for less than a core.
+    ``desk`` is where its tasks ask: what they do is answered here. ``divides``: this Spark lets a task ask for less
+    than a core.
     """
 
-    def __init__(
-        self, spark: SparkSession, settings: ContainerSettings, desk: Callable[[], Address], *, divides: bool
-    ) -> None:
+    def __init__(self, spark: SparkSession, settings: ContainerSettings, desk: Address, *, divides: bool) -> None:
         self.settings = settings
         self.spark = spark.sparkContext
         self.desk = desk
@@ -186,12 +198,6 @@ class ExecutorLauncher:
         self._divides = divides
         self.share = share_of(conf.get, str(self.spark.master), dynamic=self._dynamic, divides=divides)
         self._executors: frozenset[str] = frozenset()
-        self.questions: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-            "arrived": self._arrived,
-            "listening": self._listening,
-            "may_i_stay": self._may_i_stay,
-            "ended": self._ended,
-        }
 
     def make_room(self, count: int) -> None:
         """A young application's executors are still coming: wait for them, or all containers crowd on the first."""
@@ -269,54 +275,56 @@ class ExecutorLauncher:
 
     # --- what tasks ask -----------------------------------------------------------------------------------
 
-    def _arrived(self, header: dict[str, Any]) -> dict[str, Any]:
-        name, attempt, executor = header["container"], header["attempt"], header["executor"]
+    @handler
+    def _arrived(self, call: Arrived) -> Told:
         with self.changed:
-            story = self.stories.get(name)
+            story = self.stories.get(call.container)
             if story is None or not story.wanted:
-                return {"do": "leave"}
+                return Told("leave")
             if story.attempt is None:
                 counts = self._containers_of()
                 fewest = min((counts[other] for other in self._executors), default=0)
-                crowded = counts[executor] > fewest and story.tries < self._most_tries()
-                if crowded or counts[executor] >= self.share.room(header["cores"]):
-                    return {"do": "elsewhere"}
-                story.attempt, story.executor, story.host = attempt, executor, header["host"]
-                return {"do": "start"}
+                crowded = counts[call.executor] > fewest and story.tries < self._most_tries()
+                if crowded or counts[call.executor] >= self.share.room(call.cores):
+                    return Told("elsewhere")
+                story.attempt, story.executor, story.host = call.attempt, call.executor, call.host
+                return Told("start")
             # Spark runs the task again: the first attempt's executor is lost, unless this one is only speculative.
             if story.address is not None and time.monotonic() - story.seen < 3 * HELD_SECONDS:
-                return {"do": "wait"}
-        self.finish(name, "its executor was lost")
-        return {"do": "leave"}
+                return Told("wait")
+        self.finish(call.container, "its executor was lost")
+        return Told("leave")
 
-    def _listening(self, header: dict[str, Any]) -> dict[str, Any]:
+    @handler
+    def _listening(self, call: Listening) -> Done:
         with self.changed:
-            story = self._story(header)
+            story = self._story(call)
             if story is not None:
-                story.address, story.pid = Address(header["container"], header["location"]), header["pid"]
+                story.address, story.pid = call.address, call.pid
                 story.seen = time.monotonic()
                 self.changed.notify_all()
-        return {}
+        return Done()
 
-    def _may_i_stay(self, header: dict[str, Any]) -> dict[str, Any]:
+    @handler
+    def _may_i_stay(self, call: MayIStay) -> Stay:
         with self.changed:
-            story = self._story(header)
+            story = self._story(call)
             if story is None:
-                return {"stay": False}
+                return Stay(False)
             story.seen = time.monotonic()
-            unwanted = self.changed.wait_for(lambda: not story.wanted, HELD_SECONDS)
-            return {"stay": not unwanted}
+            return Stay(not self.changed.wait_for(lambda: not story.wanted, HELD_SECONDS))
 
-    def _ended(self, header: dict[str, Any]) -> dict[str, Any]:
+    @handler
+    def _ended(self, call: HasEnded) -> Done:
         with self.changed:
-            story = self._story(header)
+            story = self._story(call)
         if story is not None:
-            self.finish(header["container"], header["reason"], from_wire(header.get("error", "")))
-        return {}
+            self.finish(call.container, call.reason, from_wire(call.error))
+        return Done()
 
-    def _story(self, header: dict[str, Any]) -> _Story | None:
-        story = self.stories.get(header["container"])
-        return story if story is not None and story.attempt == header["attempt"] else None
+    def _story(self, call: FromTask) -> _Story | None:
+        story = self.stories.get(call.container)
+        return story if story is not None and story.attempt == call.attempt else None
 
     def pause(self, story: _Story) -> None:
         """Where no executor has room the next try is no better than the last, unless it comes later."""
@@ -417,7 +425,7 @@ class ExecutorContainer:
         reason = "its Spark job ended"
         try:
             launcher.spark.setJobGroup(self._group, f"holdfast container {self.container}", interruptOnCancel=True)
-            task = Task(self.container, launcher.settings, launcher.desk())
+            task = Task(self.container, launcher.settings, launcher.desk)
             while story.wanted:
                 launcher.look()
                 once = launcher.spark.parallelize([0], 1).mapPartitions(task).withResources(launcher.profile)

@@ -9,17 +9,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
+from holdfast.container.messages import Host
 from holdfast.errors import ContainerError, HoldfastError, TokenError
 from holdfast.interpreter import until_exit
 from holdfast.invariants import some
 from holdfast.launch.local import Handle, Launcher, new_name
-from holdfast.wire.client import Address, Client, Unreachable, is_refused
+from holdfast.ring.messages import JoinRing, Meet
+from holdfast.wire.client import Client, Unreachable, is_refused
+from holdfast.wire.codec import Sender
+from holdfast.wire.messages import Address, Call, Reply
+from holdfast.wire.questions import Ping
 
+A = TypeVar("A", bound=Reply)
 MOST_AT_ONCE = 64
 GONE_KEPT = 100
 HOST_SECONDS = 60.0
@@ -43,16 +49,21 @@ class Member(NamedTuple):
 
 
 class Fleet:
+    """``host`` is what every container is told of the job when it starts, and ``ring`` if it has one."""
+
     def __init__(
         self,
         launcher: Launcher,
-        host: Mapping[str, Any],
+        host: Host,
+        incarnation: int,
         lost: Callable[[str, str], None],
         silence: Silence | None = None,
+        ring: JoinRing | None = None,
     ) -> None:
         self.launcher = launcher
         self.silence = silence or Silence()
-        self._host = dict(host)  # what every container is told of the job when it starts
+        self._host, self._ring = host, ring
+        self._sender = Sender(host.job, incarnation)
         self._lost = lost
         self._lock = threading.Lock()
         self._reporting = threading.Condition(self._lock)
@@ -97,35 +108,26 @@ class Fleet:
             raise errors[-1][1]
         for name, error in errors:
             self._ended(name, f"it could not start: {error.what if isinstance(error, HoldfastError) else error}")
-        if "ring" in self._host:  # those who came up side by side do not know each other yet
-            self.call_all("meet", {"contacts": self._contacts()})
+        if self._ring is not None:  # those who came up side by side do not know each other yet
+            self.call_all(Meet(self._contacts()))
         with self._lock:
             return [name for name in begun if name in self._clients]
 
-    def call(
-        self,
-        container: str,
-        action: str,
-        header: Mapping[str, Any],
-        *blobs: bytes,
-        timeout: float | None = None,
-    ) -> tuple[dict[str, Any], list[memoryview]]:
+    def call(self, container: str, message: Call[A], timeout: float | None = None) -> A:
         client = self._clients.get(container)
         if client is None:
             raise Unreachable(f"{container} is gone")
-        return client.call(action, {**self._identity(), **header}, *blobs, timeout=timeout)
+        return client.call(message, timeout)
 
-    def call_all(
-        self, action: str, header: Mapping[str, Any], timeout: float | None = 30.0
-    ) -> dict[str, dict[str, Any]]:
+    def call_all(self, message: Call[A], timeout: float | None = 30.0) -> dict[str, A]:
         """The same call to all that live; those that do not answer are left out."""
         names = self.alive()
         if not names:
             return {}
 
-        def one(name: str) -> tuple[str, dict[str, Any] | None]:
+        def one(name: str) -> tuple[str, A | None]:
             try:
-                return name, self.call(name, action, header, timeout=timeout)[0]
+                return name, self.call(name, message, timeout)
             except (Unreachable, HoldfastError):
                 return name, None
 
@@ -151,6 +153,12 @@ class Fleet:
 
     def address(self, container: str) -> Address:
         return some(self._handles[container].address, f"{container} has never listened")
+
+    def find(self, container: str) -> Address | None:
+        """Where it is, if it lives."""
+        with self._lock:
+            client = self._clients.get(container)
+        return client.address if client is not None else None
 
     def host_of(self, container: str) -> str:
         return self._handles[container].host
@@ -208,8 +216,10 @@ class Fleet:
             self._handles[name] = handle
         client = None
         try:
-            client = Client(handle.await_ready(), self.launcher.settings.token)
-            client.call("host", self._hosting(), timeout=HOST_SECONDS)
+            client = Client(handle.await_ready(), self.launcher.settings.token, self._sender)
+            client.call(self._host, HOST_SECONDS)
+            if self._ring is not None:
+                client.call(replace(self._ring, contacts=self._contacts()), HOST_SECONDS)
         except BaseException as error:
             if client is not None:
                 client.close()
@@ -224,17 +234,8 @@ class Fleet:
         handle.on_exit(self._exited)
         return True
 
-    def _hosting(self) -> dict[str, Any]:
-        """With whom to join the ring, if the job has one."""
-        if "ring" not in self._host:
-            return self._host
-        return {**self._host, "ring": {**self._host["ring"], "contacts": self._contacts()}}
-
-    def _contacts(self) -> list[list[str]]:
-        return [[name, self.address(name).location] for name in self.alive()]
-
-    def _identity(self) -> dict[str, Any]:
-        return {"job": self._host["job"], "incarnation": self._host["incarnation"]}
+    def _contacts(self) -> tuple[Address, ...]:
+        return tuple(self.address(name) for name in self.alive())
 
     def _living(self, container: str) -> Handle:
         with self._lock:
@@ -306,7 +307,7 @@ class Fleet:
     def _ping(self, name: str) -> str | None:
         """What proves its end; "" if it answers, None if it is silent."""
         try:
-            self.call(name, "ping", {}, timeout=self.silence.ping)
+            self.call(name, Ping(), self.silence.ping)
         except TokenError:
             return "another process listens on its port"
         except Unreachable:

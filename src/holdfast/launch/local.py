@@ -24,7 +24,7 @@ from typing import Protocol
 from holdfast.errors import ContainerError
 from holdfast.invariants import Impossible, invariant, some
 from holdfast.launch.forkserver import POSSIBLE, Child, Nursery
-from holdfast.wire.client import Address
+from holdfast.wire.messages import Address
 
 LOG = logging.getLogger("holdfast")
 START_SECONDS = 120.0

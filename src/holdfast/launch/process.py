@@ -16,9 +16,12 @@ import signal
 import sys
 import threading
 from functools import partial
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from holdfast.container.priority import LOW, step_back, step_back_together
+
+if TYPE_CHECKING:
+    from holdfast.container.service import ContainerService
 
 _PR_SET_PDEATHSIG = 1
 
@@ -62,7 +65,8 @@ def _get_ready(gentle: bool) -> None:
         step_back_together(LOW)
     from pyspark import cloudpickle
 
-    import holdfast.container.service  # noqa: F401 - loaded here for main
+    import holdfast.container.service
+    import holdfast.ring.service  # noqa: F401 - both are loaded here for main
     from holdfast.state.codec import pickle_by_value
     from holdfast.state.warm import warm
 
@@ -71,6 +75,16 @@ def _get_ready(gentle: bool) -> None:
     warm()
     if gentle:
         step_back_together(0)
+
+
+def assembled(container: str, token: str, host: str, threads: int, staging_bytes: int) -> ContainerService:
+    """A container's service with all its rooms."""
+    from holdfast.container.service import ContainerService
+    from holdfast.ring.service import RingHandlers
+
+    service = ContainerService(container, token, host, threads, staging_bytes)
+    service.add(RingHandlers(service.address, token))
+    return service
 
 
 def main() -> None:
@@ -89,9 +103,7 @@ def main() -> None:
         getting_ready = threading.Thread(target=_get_ready, args=(bool(settings.get("gentle")),), name="getting-ready")
         getting_ready.start()
         getting_ready.join()
-    from holdfast.container.service import ContainerService
-
-    service = ContainerService(
+    service = assembled(
         container=str(settings["container"]),
         token=str(settings["token"]),
         host=str(settings["host"]),

@@ -367,6 +367,18 @@ class Ledger:
                 found += [manifest] if manifest else []
         return found
 
+    def manifest(self, epoch: int) -> Manifest:
+        """The complete checkpoint of that epoch, in terms of the job's graph."""
+        graph = self.graph()
+        found = graph.manifest if graph is not None and graph.epoch == epoch else self._manifests.get(epoch)
+        if found is None:
+            raise CorruptionError(
+                f"{self.section.uri}/{Manifest.file_of(epoch)} is missing.",
+                safe="Nothing was changed.",
+                todo="Bring the file back from a copy of the store.",
+            )
+        return found
+
     # Within
 
     def _remember(self, prepare: Prepare) -> None:

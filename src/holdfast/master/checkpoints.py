@@ -20,9 +20,10 @@ AGAIN_SECONDS = 3.0
 
 
 class Checkpointing:
-    def __init__(self, every: Interval | None, newest: int, slices: int) -> None:
+    def __init__(self, every: Interval | None, newest: int, slices: int, before: int = 0) -> None:
         self.newest = newest
         """Epoch of the newest complete, verified one; 0 if there is none."""
+        self._before = before
         self.wanted = False
         """Somebody needs one as soon as there is something to write."""
         self._every = every
@@ -42,6 +43,10 @@ class Checkpointing:
         if self.wanted or self._every is None:
             return committed > self.newest and now >= self._not_before
         return committed > self._begun and self._every.passed(committed - self._begun, now - self._begun_at)
+
+    def before(self, checkpoint: int) -> int:
+        """The newest complete one below that; 0 if none is known: the log from its beginning, if it is still there."""
+        return max((one for one in (self.newest, self._before) if one < checkpoint), default=0)
 
     def begin(self, epoch: int, now: float, fence: Fence, held: dict[str, frozenset[int]]) -> list[Instruction]:
         invariant(self.due(epoch, now), f"a checkpoint at {epoch} while one of {self._begun} runs")
@@ -76,6 +81,7 @@ class Checkpointing:
     def stored(self, done: StoreManifest) -> list[Instruction]:
         invariant(done.epoch > self.newest, f"checkpoint {done.epoch} after {self.newest}")
         second, self.newest, self.wanted = self.newest, done.epoch, False
+        self._before = second
         self.give_up()
         return [CutLog(done.fence, second)] if second else []
 

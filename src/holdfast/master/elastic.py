@@ -180,7 +180,7 @@ class Elastic:
         for peer, slices in late.items():
             self._asking.ask(DropCopies(peer, instruction.fence, frozenset(slices)))
         self.copies.refused(instruction.container, answer.failed)
-        self.migration.refused(instruction.container, answer.failed, instruction.fence, self._now)
+        self.migration.refused(instruction.container, frozenset(answer.failed), instruction.fence, self._now)
 
     def demoted(self, instruction: Demote) -> None:
         if instruction.container in self.members.hosts:

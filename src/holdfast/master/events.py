@@ -8,6 +8,8 @@ repeats epoch, level and container would not need it, but could then be mistaken
 
 A connection to a container that breaks is never ``Failed``: it is ``ContainerLost``, once, and every
 instruction to that container needs no answer any more.
+
+What a container answers is an event as it is: those are in ``holdfast.wire.messages``, and are named here too.
 """
 
 from __future__ import annotations
@@ -16,6 +18,63 @@ from dataclasses import dataclass, field
 
 from holdfast.log.records import Fence, Ranges
 from holdfast.safety.policies import Terms
+from holdfast.wire.messages import (
+    Activated,
+    Answer,
+    Applied,
+    CheckpointWritten,
+    CopiesSent,
+    Demoted,
+    Dropped,
+    Event,
+    Pack,
+    PacksVerified,
+    ReadySeen,
+    Restored,
+    ShardsSaved,
+    Tag,
+    Undone,
+)
+
+__all__ = [
+    "Activated",
+    "Answer",
+    "Applied",
+    "CheckpointWanted",
+    "CheckpointWritten",
+    "Clock",
+    "CommitStored",
+    "ContainerJoined",
+    "ContainerLost",
+    "ContainersStarted",
+    "CopiesSent",
+    "Demoted",
+    "DoneWanted",
+    "Dropped",
+    "EpochUnwanted",
+    "EpochWanted",
+    "Event",
+    "Failed",
+    "IntakeDone",
+    "LoadsSeen",
+    "ManifestStored",
+    "MoveWanted",
+    "OwnerSeen",
+    "Pack",
+    "PacksVerified",
+    "PrepareStored",
+    "Prepared",
+    "ReadySeen",
+    "Restored",
+    "Routing",
+    "RoutingStored",
+    "ScaleWanted",
+    "ShardsSaved",
+    "SinkDone",
+    "Started",
+    "Tag",
+    "Undone",
+]
 
 
 @dataclass(frozen=True)
@@ -35,20 +94,6 @@ class Routing:
 
     version: int
     table: tuple[str | None, ...]
-
-
-@dataclass(frozen=True)
-class Pack:
-    """One container's file of a checkpoint. ``file`` is opaque: whatever the manifest needs of it."""
-
-    container: str
-    slices: frozenset[int]
-    file: object
-
-
-@dataclass(frozen=True)
-class Event:
-    """Something that happened."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +121,8 @@ class Started(Event):
     routing: Routing | None = None
     checkpoint: int = 0
     """Epoch of the newest complete, verified checkpoint; 0 if there is none."""
+    checkpoint_before: int = 0
+    """Of the one before that, which stands in for it where it cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -159,13 +206,6 @@ class OwnerSeen(Event):
 
 
 @dataclass(frozen=True)
-class Answer(Event):
-    """What came of the instruction with id ``to``."""
-
-    to: str
-
-
-@dataclass(frozen=True)
 class Failed(Answer):
     """The instruction could not be done. For a store: nobody knows whether the file is there."""
 
@@ -183,15 +223,10 @@ class RoutingStored(Answer):
 
 
 @dataclass(frozen=True)
-class Restored(Answer):
-    pass
-
-
-@dataclass(frozen=True)
 class IntakeDone(Answer):
     """Every task of the intake ended; its tags in partition order."""
 
-    tags: tuple[object, ...]
+    tags: tuple[Tag, ...]
 
 
 @dataclass(frozen=True)
@@ -199,55 +234,6 @@ class PrepareStored(Answer):
     """``prepare e.<level>`` is there. ``content`` is what the file says: ours, or of whoever was first."""
 
     content: Prepared
-
-
-@dataclass(frozen=True)
-class Applied(Answer):
-    digests: tuple[tuple[int, int], ...] = ()
-    """Of the slices that were asked for: (slice, checksum of what the level put out)."""
-
-
-@dataclass(frozen=True)
-class Activated(Answer):
-    pass
-
-
-@dataclass(frozen=True)
-class CopiesSent(Answer):
-    """Which copies are there now: (peer, slice, version). ``failed``: peers that could not take theirs."""
-
-    held: tuple[tuple[str, int, int], ...]
-    failed: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True)
-class ShardsSaved(Answer):
-    """(slice, how many containers hold each of its pieces at the epoch, at least)."""
-
-    copies: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True)
-class ReadySeen(Answer):
-    """What the container can make active: (slice, epoch). ``beyond``: what the ring cannot bring back, and why."""
-
-    ready: tuple[tuple[int, int], ...]
-    beyond: tuple[tuple[int, str], ...] = ()
-
-
-@dataclass(frozen=True)
-class Demoted(Answer):
-    pass
-
-
-@dataclass(frozen=True)
-class Dropped(Answer):
-    """What was to be forgotten or dropped is gone."""
-
-
-@dataclass(frozen=True)
-class Undone(Answer):
-    pass
 
 
 @dataclass(frozen=True)
@@ -261,16 +247,6 @@ class CommitStored(Answer):
 
     fence: Fence
     ranges: Ranges
-
-
-@dataclass(frozen=True)
-class CheckpointWritten(Answer):
-    file: object
-
-
-@dataclass(frozen=True)
-class PacksVerified(Answer):
-    """Read back, checksums right. Wrong ones are ``Failed``."""
 
 
 @dataclass(frozen=True)

@@ -1,34 +1,65 @@
-"""What the master asks for: instructions, all of them frozen, each with an id that its answer names."""
+"""What the master asks for: instructions, all of them frozen, each with an id that its answer names.
+
+Those that a container carries out cross as they are: they are in ``holdfast.wire.messages``, and are named here too.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from holdfast.log.records import Fence, Ranges
-from holdfast.master.events import Pack, Routing
+from holdfast.master.events import Pack, Routing, Tag
+from holdfast.wire.messages import (
+    Activate,
+    Apply,
+    Demote,
+    DropCopies,
+    Forget,
+    Gather,
+    Instruction,
+    Restore,
+    SaveShards,
+    SendCopies,
+    ToContainer,
+    Undo,
+    VerifyPacks,
+    WriteCheckpoint,
+)
 
-
-@dataclass(frozen=True)
-class Instruction:
-    """Something the shell shall do. Equality ignores the id, so that a test can say what it expects."""
-
-    id: str = field(default="", compare=False, kw_only=True)
-
-    answered: ClassVar[bool] = True
-    """An answer is awaited."""
-    looks: ClassVar[bool] = False
-    """The shell looks at ``owner/`` right before it acts. If someone above our incarnation is there it does
-    not act but reports OwnerSeen; nothing needs to be reported otherwise."""
-
-
-@dataclass(frozen=True)
-class ToContainer(Instruction):
-    """An instruction that one container carries out, for some of its slices."""
-
-    container: str
-    fence: Fence
-    slices: frozenset[int]
+__all__ = [
+    "Activate",
+    "Apply",
+    "CutLog",
+    "Demote",
+    "DropCopies",
+    "EndContainer",
+    "EndRun",
+    "EpochCommitted",
+    "EpochDone",
+    "EpochFailed",
+    "EpochPrepared",
+    "Forget",
+    "Gather",
+    "Instruction",
+    "NeedContainers",
+    "Restore",
+    "RunIntake",
+    "RunSink",
+    "SaveShards",
+    "SendCopies",
+    "Stop",
+    "StoreCommit",
+    "StoreManifest",
+    "StorePrepare",
+    "StoreRouting",
+    "TellPeople",
+    "ToContainer",
+    "ToFeed",
+    "Undo",
+    "VerifyPacks",
+    "WriteCheckpoint",
+    "performer",
+]
 
 
 @dataclass(frozen=True)
@@ -54,81 +85,6 @@ class StoreRouting(Instruction):
     looks = True
     fence: Fence
     routing: Routing
-
-
-@dataclass(frozen=True)
-class Restore(ToContainer):
-    """Bring the slices to ``epoch`` from the checkpoint (0: none) and the log above it.
-
-    Whatever the container holds of these slices is replaced.
-    """
-
-    epoch: int
-    checkpoint: int
-
-
-@dataclass(frozen=True)
-class Activate(ToContainer):
-    """Bring the slices to ``epoch`` from what the container has of them, and the log above that.
-
-    What it has is a copy, or the slice itself in dual mode that fell behind. The copy is used up.
-    """
-
-    epoch: int
-
-
-@dataclass(frozen=True)
-class SendCopies(ToContainer):
-    """Bring the copies on these peers to the committed ``epoch``, behind the epochs that follow.
-
-    Each gets what it lacks: the rows changed since its version, or everything. Best effort: whatever did not get
-    there is simply not in the answer.
-    """
-
-    epoch: int
-    to: tuple[tuple[str, frozenset[int]], ...]
-    moving: bool = False
-    """The slices are on their way there."""
-    at_once: bool = False
-    """The job stands still until they are there: as fast as it goes."""
-
-
-@dataclass(frozen=True)
-class SaveShards(ToContainer):
-    """Bring the pieces of these slices on the ring to the committed ``epoch``, behind the epochs that follow.
-
-    Where they go is the container's business. Best effort, like copies.
-    """
-
-    epoch: int
-
-
-@dataclass(frozen=True)
-class Gather(ToContainer):
-    """What has this container ready of these slices, whose owners are among ``lost``?
-
-    The ring has begun to bring them back when it noticed; at the latest it begins now. Answered when the container's
-    share is done.
-    """
-
-    lost: frozenset[str]
-
-
-@dataclass(frozen=True)
-class Demote(ToContainer):
-    """The slices, which are at ``epoch``, live elsewhere now: keep them as copies of that version."""
-
-    epoch: int
-
-
-@dataclass(frozen=True)
-class Forget(ToContainer):
-    """Drop these slices, and copies of them: another container has what is needed."""
-
-
-@dataclass(frozen=True)
-class DropCopies(ToContainer):
-    """Drop the copies of these slices; an active one stays."""
 
 
 @dataclass(frozen=True)
@@ -165,21 +121,9 @@ class StorePrepare(Instruction):
     fence: Fence
     level: int
     ranges: Ranges
-    tags: tuple[object, ...]
-
-
-@dataclass(frozen=True)
-class Apply(ToContainer):
-    """Bring the slices from level − 1 of ``fence.epoch`` to ``level``, as its prepare says."""
-
-    level: int
-    digests: frozenset[int] = frozenset()
-    """Slices in dual mode: the answer has a checksum of what each put out."""
-
-
-@dataclass(frozen=True)
-class Undo(ToContainer):
-    """Take every level of ``fence.epoch`` back, as far as a slice has come in it, perhaps not at all."""
+    tags: tuple[Tag, ...]
+    routing: int = field(default=0, compare=False)
+    """The version of the routing table."""
 
 
 @dataclass(frozen=True)
@@ -233,31 +177,6 @@ class EpochFailed(ToFeed):
     """The epoch that was wanted is given up: an intake or sink that may still run for it is of no use any more."""
 
     error: Exception = field(compare=False)
-
-
-@dataclass(frozen=True)
-class WriteCheckpoint(ToContainer):
-    """Write one pack with these slices as of the committed ``epoch``, behind the epochs that follow."""
-
-    epoch: int
-
-    @property
-    def label(self) -> str:
-        """Tells its pack from every other: one that was given up may still be written, with other slices in it."""
-        return f"{self.container}-{self.id}"
-
-
-@dataclass(frozen=True)
-class VerifyPacks(Instruction):
-    """Read packs back and check them, in container ``by``; None means in the driver's own process.
-
-    It is never the process that wrote them.
-    """
-
-    by: str | None
-    fence: Fence
-    epoch: int
-    packs: tuple[Pack, ...]
 
 
 def performer(instruction: Instruction) -> str | None:

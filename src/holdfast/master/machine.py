@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from holdfast.errors import ContainerError
+from holdfast.errors import ContainerError, StoreError
 from holdfast.invariants import Impossible, invariant, some
 from holdfast.log.records import Fence, Ranges
 from holdfast.master.checkpoints import Checkpointing
@@ -82,6 +82,7 @@ from holdfast.master.instructions import (
     StoreManifest,
     StorePrepare,
     StoreRouting,
+    TellPeople,
     ToContainer,
     Undo,
     VerifyPacks,
@@ -174,7 +175,7 @@ class Master(View):
         self._progress = Progress(job.slices, job.levels)
         self._elastic = Elastic(job, Membership(job.containers), self._progress, self._asking)
         self._routing_version = self._routing_stored = job.routing.version if job.routing else 0
-        self._checkpoints = Checkpointing(job.safety.store_every, job.checkpoint, job.slices)
+        self._checkpoints = Checkpointing(job.safety.store_every, job.checkpoint, job.slices, job.checkpoint_before)
         for content in job.prepared:
             if content.fence.incarnation > job.incarnation:
                 return self._stop(content.fence.incarnation)
@@ -239,7 +240,7 @@ class Master(View):
                 progress.finish(self._owned(instruction), event.to, progress.at(epoch))
                 elastic.activated(instruction)
             case RunIntake(fence=fence, level=level, ranges=ranges), IntakeDone(tags=tags):
-                self._step(StorePrepare(fence, level, ranges, tags))
+                self._step(StorePrepare(fence, level, ranges, tags, self.routing.version))
             case StorePrepare(), PrepareStored(content=content):
                 self._prepared(instruction, content)
             case Apply(fence=fence, level=level), Applied(digests=digests):
@@ -280,9 +281,8 @@ class Master(View):
         match instruction:
             case RunIntake() | StorePrepare() | RunSink() | StoreCommit():
                 self._fail(error)
-            case Restore(slices=slices):
-                self._progress.break_(slices, instruction.id)
-                self._fail(error)
+            case Restore():
+                self._not_restored(instruction, error)
             case Activate():  # the store and the log have it too
                 self._progress.finish(self._owned(instruction), instruction.id, NOWHERE)
                 self._elastic.failed(instruction)
@@ -309,6 +309,20 @@ class Master(View):
             case NeedContainers(count=count):
                 for last in self._elastic.members.handle(NoneStarted(count, error)):
                     self._rest(last)
+
+    def _not_restored(self, instruction: Restore, error: Exception) -> None:
+        """If the store cannot give the newest checkpoint, the one before it and the log above still make the state."""
+        first = self._fallbacks.pop(instruction.id, None)
+        if first is None and instruction.checkpoint and isinstance(error, StoreError):
+            self._progress.finish(instruction.slices, instruction.id, NOWHERE)
+            self._asking.ask(TellPeople("corrupt", str(error).splitlines()[0]))
+            older = self._checkpoints.before(instruction.checkpoint)
+            again = Restore(instruction.container, self.fence, instruction.slices, self.committed, older)
+            self._fallbacks[self._task(again).id] = error
+        else:
+            self._progress.break_(instruction.slices, instruction.id)
+            self.unrestored = first or error
+            self._fail(self.unrestored)
 
     def _fail(self, error: Exception) -> None:
         flight = self._flight
@@ -471,8 +485,10 @@ class Master(View):
 
     # ------------------------------------------------------------------------------------------ bookkeeping
 
-    def _task(self, instruction: ToContainer) -> None:
-        self._progress.begin(instruction.slices, self._asking.ask(instruction).id)
+    def _task(self, instruction: ToContainer) -> ToContainer:
+        asked = self._asking.ask(instruction)
+        self._progress.begin(asked.slices, asked.id)
+        return asked
 
     def _step(self, instruction: RunIntake | StorePrepare | RunSink | StoreCommit) -> None:
         flight = self._flight

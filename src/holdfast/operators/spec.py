@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from holdfast.operators.ahead import Cut, Partials
 from holdfast.operators.bounds import Columns, Reading
-from holdfast.operators.data import to_plain
 from holdfast.state.keys import KeyRows
 from holdfast.state.rows import Rows
 from holdfast.state.slice import MAIN, SliceOperator, SliceState
 from holdfast.state.table import Layout
+from holdfast.wire.codec import to_plain
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.operators.data import from_plain, to_plain
 from holdfast.operators.kinds import KINDS
 from holdfast.operators.spec import Operator, Spec
+from holdfast.wire.codec import from_plain, to_plain
 
 
 @dataclass(frozen=True)

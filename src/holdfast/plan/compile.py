@@ -29,7 +29,7 @@ from holdfast.plan.graph import DIFF, Node, Output, Sink, Source, Stage, Step, e
 from holdfast.plan.numbers import numbered
 from holdfast.plan.types import key_type_error
 from holdfast.state.hashing import can_hash
-from holdfast.state.slice import MAIN
+from holdfast.state.slice import MAIN, Mode
 
 MAX_SLICES = 32_768
 LEAF = "_s"
@@ -68,7 +68,7 @@ class StageInput:
         return updating(self.node)
 
     @property
-    def mode(self) -> str:
+    def mode(self) -> Mode:
         """What of the outputs below comes in."""
         return "changelog" if self.updating else "changed"
 

@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError, wait
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -25,14 +25,14 @@ from holdfast.errors import HoldfastError
 from holdfast.invariants import invariant
 from holdfast.recovery.plans import Branch
 from holdfast.ring.job import RingedJob
+from holdfast.ring.messages import BranchPart, BranchTicket, Shape
 from holdfast.ring.meters import Rate
-from holdfast.ring.pieces import Shape
 from holdfast.safety.shards import PieceName, Version
 from holdfast.state import copies
 from holdfast.state.merging import chunks, loose, merged
 from holdfast.state.table import Layout
-from holdfast.wire import framing as wire
-from holdfast.wire.client import Address, Client, Unreachable
+from holdfast.wire.client import Client, Unreachable
+from holdfast.wire.messages import Address
 
 AHEAD = 4
 """Chunks that wait at an inner node for each of its branches."""
@@ -62,32 +62,19 @@ class Outcome:
         self.lost |= other.lost
 
 
-def to_plain(branch: Branch) -> dict[str, Any]:
-    below = [to_plain(one) for one in branch.branches]
-    return {"at": branch.at, "pieces": [list(piece) for piece in branch.pieces], "branches": below}
-
-
-def branch_of(plain: Mapping[str, Any]) -> Branch:
-    below = tuple(branch_of(one) for one in plain["branches"])
-    return Branch(plain["at"], tuple(PieceName(*piece) for piece in plain["pieces"]), below)
-
-
-def provide(ringed: RingedJob, header: Mapping[str, Any]) -> Iterator[tuple[pa.RecordBatch, bytes]]:
-    """The answer to a pull, as Flight wants it, at the pace that this container may send."""
-    versions = {int(number): Version(*version) for number, version in header["versions"].items()}
-    branch, table, outcome = branch_of(header["branch"]), header["table"], Outcome()
-    coming = stream(ringed, branch, versions, table, header["addresses"], outcome, header["ordered"])
+def provide(ringed: RingedJob, ticket: BranchTicket) -> Iterator[tuple[pa.RecordBatch, BranchPart]]:
+    """The answer to a pull, at the pace that this container may send."""
+    branch, versions, table, outcome = ticket.branch, ticket.versions, ticket.table, Outcome()
+    coming = stream(ringed, branch, versions, table, ticket.addresses, outcome, ticket.ordered)
     # Without branches the next chunk is there at once; else it may take its time, and this one does not wait for it.
     for chunk, last in _ending(coming, ahead=not branch.branches):
-        about: dict[str, Any] = (
-            {"slice": chunk.slice, "shape": list(chunk.shape), "nbytes": chunk.nbytes} if chunk else {}
-        )
+        part = BranchPart(chunk.slice, chunk.shape, chunk.nbytes) if chunk else BranchPart()
         if last:
-            about |= {"pieces": [list(piece) for piece in sorted(outcome.pieces)], "lost": sorted(outcome.lost)}
-        nbytes = chunk.nbytes if chunk else 0
+            part = replace(part, last=True, pieces=tuple(sorted(outcome.pieces)), lost=tuple(sorted(outcome.lost)))
+        nbytes = part.nbytes
         with ringed.meters.upload.under_way(nbytes):
             ringed.upload.take(nbytes, lambda: None)
-            yield chunk.rows if chunk else _nothing(ringed.layouts[table]), wire.pack(about)
+            yield chunk.rows if chunk else _nothing(ringed.layouts[table]), part
         if chunk:
             faults.place("container", "mid-branch", versions[chunk.slice].epoch)
 
@@ -120,15 +107,13 @@ class Pull:
     ) -> None:
         self.outcome = Outcome()
         self._ringed, self._client, self._at = ringed, client, branch.at
-        self._ticket = {
-            **ringed.header,
-            "kind": "branch",
-            "branch": to_plain(branch),
-            "versions": {number: list(versions[number]) for number in {piece.slice for piece in branch.all_pieces()}},
-            "table": table,
-            "ordered": ordered,
-            "addresses": {name: addresses[name] for one in branch.branches for name in one.nodes()},
-        }
+        self._ticket = BranchTicket(
+            branch,
+            {number: versions[number] for number in {piece.slice for piece in branch.all_pieces()}},
+            table,
+            ordered,
+            {name: addresses[name] for one in branch.branches for name in one.nodes()},
+        )
         self._opened: Future[flight.FlightStreamReader] = Future()
         self._reader: flight.FlightStreamReader | None = None
         self._cancelled = False
@@ -138,19 +123,18 @@ class Pull:
         self._reader = reader = self._open()
         if self._cancelled:
             reader.cancel()
-        coming, flow = self._client.read(reader), self._ringed.meters.download
+        coming, flow = self._client.read(self._ticket, reader), self._ringed.meters.download
         while True:
             with flow.under_way():
-                about, rows = next(coming, ({}, None))
-                nbytes = about.get("nbytes", 0)
-                self._ringed.download.take(nbytes, lambda: None)
-                flow.moved(nbytes)
+                part, rows = next(coming, (BranchPart(), None))
+                self._ringed.download.take(part.nbytes, lambda: None)
+                flow.moved(part.nbytes)
             if rows is None:
                 raise Unreachable(f"{self._at}: its stream ended before its end")
-            if "slice" in about:
-                yield Chunk(about["slice"], Shape(*about["shape"]), rows, nbytes)
-            if "pieces" in about:
-                self.outcome = Outcome({PieceName(*piece) for piece in about["pieces"]}, set(about["lost"]))
+            if part.slice is not None and part.shape is not None:
+                yield Chunk(part.slice, part.shape, rows, part.nbytes)
+            if part.last:
+                self.outcome = Outcome(set(part.pieces), set(part.lost))
                 return
 
     def _open(self) -> flight.FlightStreamReader:

@@ -15,18 +15,18 @@ import traceback
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from holdfast.errors import HoldfastError
 from holdfast.recovery import gathering as machine
 from holdfast.recovery.choice import Speeds
 from holdfast.ring.branches import Chunk, Outcome, Pull, stream
 from holdfast.ring.job import RingedJob
+from holdfast.ring.messages import AskPieces, Holding
 from holdfast.ring.meters import Rate, working
-from holdfast.ring.saving import held_of
 from holdfast.safety.shards import PieceName, Version
 from holdfast.state import copies
-from holdfast.wire.client import Address, Unreachable
+from holdfast.wire.client import Unreachable
+from holdfast.wire.messages import Address
 
 ASK_SECONDS = 2.0
 """Whoever has not said by then what it holds is done without."""
@@ -117,8 +117,8 @@ class Gatherer:
             self._events.put(answer_of(peer, ringed.holding(slices), slices))
             return
         try:
-            client, header = ringed.client(self._addresses[peer]), {**ringed.header, "slices": list(slices)}
-            answer, _ = client.call("pieces", header, timeout=2 * ASK_SECONDS)
+            client = ringed.client(self._addresses[peer])
+            answer = client.call(AskPieces(frozenset(slices)), timeout=2 * ASK_SECONDS)
             self._events.put(answer_of(peer, answer, slices))
         except (Unreachable, HoldfastError):
             self._events.put(machine.Lost(peer))
@@ -190,7 +190,7 @@ class Gatherer:
             return {table: self._assemblies.pop((slice_, version, table)).loader() for table in self._ringed.layouts}
 
 
-def answer_of(peer: str, told: Mapping[str, Any], slices: Collection[int]) -> machine.Answered:
-    """What a container has told about itself (``RingedJob.holding``), as far as it is about these slices."""
-    held = tuple(one for one in held_of(told["held"]) if one.piece.slice in slices)
-    return machine.Answered(peer, held, upload=told["upload"], merge=told["merge"])
+def answer_of(peer: str, told: Holding, slices: Collection[int]) -> machine.Answered:
+    """What a container has told about itself, as far as it is about these slices."""
+    held = tuple(one for one in told.held if one.piece.slice in slices)
+    return machine.Answered(peer, held, upload=told.upload, merge=told.merge)

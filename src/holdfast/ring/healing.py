@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Collection, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from holdfast.container.restore import Revived
 from holdfast.errors import ContainerError, HoldfastError
@@ -26,11 +26,12 @@ from holdfast.log.ledger import Ledger
 from holdfast.recovery.choice import Speeds
 from holdfast.recovery.gathering import Answered
 from holdfast.recovery.heirs import at_home, deal
-from holdfast.recovery.policies import Auto, Structure
 from holdfast.ring.gathering import Gathered, Gatherer, answer_of
 from holdfast.ring.job import RingedJob
+from holdfast.ring.messages import AskOwned, AskReport, Owned, Policy
 from holdfast.ring.meters import known
-from holdfast.wire.client import Address, Unreachable
+from holdfast.wire.client import Unreachable
+from holdfast.wire.messages import Address, Gather, GatherFigures, ReadySeen
 
 ASK_SECONDS = 2.0
 FRESH_SECONDS = 0.5
@@ -59,7 +60,7 @@ class Share:
         return self.told.keys() == self.view.around.keys()
 
 
-Answers = dict[str, dict[str, Any]]
+Answers = dict[str, Owned]
 """Container → what it says of the dead ones' slices (``Healing.owned``)."""
 
 
@@ -80,7 +81,7 @@ class Healing:
         """Threads at work."""
         self._closed = False
         self._gatherers: list[Gatherer] = []
-        self._figures: list[dict[str, Any]] = []
+        self._figures: list[GatherFigures] = []
         self._reports: dict[frozenset[str], tuple[float, Future[Answers]]] = {}
         """Of each loss: since when it is being asked for, and what came of it."""
 
@@ -107,15 +108,16 @@ class Healing:
             self._dead.discard(container)
             self._reports.clear()
 
-    def ready(self, slices: Collection[int], lost: Iterable[str], seconds: float) -> dict[str, Any]:
+    def ready(self, call: Gather) -> ReadySeen:
         """What is ready here of these slices, once this container's share is done; what is beyond the ring, and why."""
-        self.lost(lost)
-        deadline = time.monotonic() + seconds
+        self.lost(call.lost)
+        deadline = time.monotonic() + call.seconds
         with self._lock:
             self._lock.wait_for(lambda: not self._rounds or self._closed, max(0.0, deadline - time.monotonic()))
-            beyond = {number: reason for number, reason in self._beyond.items() if number in slices}
+            beyond = tuple((number, reason) for number, reason in self._beyond.items() if number in call.slices)
             figures, self._figures = self._figures, []
-        return {"ready": self._ringed.job.backups.versions(slices), "beyond": beyond, "figures": figures}
+        ready = self._ringed.job.backups.versions(call.slices)
+        return ReadySeen(call.id, tuple(ready.items()), beyond, tuple(figures))
 
     def overtaken(self, owner: str, slices: Iterable[int]) -> None:
         """Their owner lives, and saves them: what was made ready here for its loss is of no use."""
@@ -127,7 +129,7 @@ class Healing:
         if stale:
             self._ringed.job.backups.drop(stale)
 
-    def drill(self, policy: Structure | Auto, slices: Collection[int], lost: Iterable[str]) -> None:
+    def drill(self, policy: Policy, slices: Collection[int], lost: Iterable[str]) -> None:
         """Forget that these were brought back, so that it can be done once more, and differently."""
         ringed = self._ringed
         with self._lock:
@@ -179,8 +181,8 @@ class Healing:
         """The slices that this container shall bring back now, and takes upon itself by that."""
         ringed, view = self._ringed, self._view(told)
         answers = self._ask(view) if tried or ringed.ring.beyond else self._reported(view)
-        orphans = {number for answer in answers.values() for number in answer["slices"]}
-        there = {number for answer in answers.values() for number in answer["here"]}
+        orphans = {number for answer in answers.values() for number in answer.slices}
+        there = {number for answer in answers.values() for number in answer.here}
         rule = at_home if ringed.ring.beyond else deal
         dealt = rule(ringed.job.job, orphans, view.around)
         with self._lock:
@@ -196,11 +198,10 @@ class Healing:
         if near == ringed.me:
             return self.report(view.dead)
         try:
-            header = {**ringed.header, "owners": sorted(view.dead)}
-            answer, _ = ringed.client(view.around[near]).call("report", header, timeout=2 * ASK_SECONDS)
+            answer = ringed.client(view.around[near]).call(AskReport(view.dead), timeout=2 * ASK_SECONDS)
         except (Unreachable, HoldfastError):
             return self._ask(view)
-        return {name: told for name, told in answer.items() if name in view.around}
+        return {name: told for name, told in answer.told.items() if name in view.around}
 
     def report(self, dead: Collection[str]) -> Answers:
         """What everyone around says of these dead ones' slices, asked once for all who want to know it now."""
@@ -222,24 +223,23 @@ class Healing:
         """What everyone around says of the dead ones' slices; those that do not answer are left out."""
         ringed = self._ringed
 
-        def one(peer: Address) -> dict[str, Any] | None:
+        def one(peer: Address) -> Owned | None:
             if peer.container == ringed.me:
                 return self.owned(view.dead)
             try:
-                header = {**ringed.header, "owners": sorted(view.dead)}
-                return ringed.client(peer).call("owned", header, timeout=ASK_SECONDS)[0]
+                return ringed.client(peer).call(AskOwned(view.dead), timeout=ASK_SECONDS)
             except (Unreachable, HoldfastError):
                 return None
 
         answers = zip(view.around, ringed.crew.map(one, list(view.around.values())), strict=True)
         return {name: answer for name, answer in answers if answer is not None}
 
-    def owned(self, owners: Collection[str]) -> dict[str, Any]:
+    def owned(self, owners: Collection[str]) -> Owned:
         """The answer: slices whose newest pieces here are of these owners, those pieces, and slices that live here."""
         job, slices = self._ringed.job, self._ringed.pieces.owned_by(owners)
         active = set.intersection(*(set(stage.slices) for stage in job.stages.values()))
         here = sorted(active | job.backups.versions(slices).keys())
-        return {"slices": sorted(slices), "here": here, **self._ringed.holding(slices)}
+        return Owned(tuple(sorted(slices)), tuple(here), self._ringed.holding(slices))
 
     @property
     def _speeds(self) -> Speeds:
@@ -257,7 +257,7 @@ class Healing:
 
     def _gather(self, share: Share, began: float) -> None:
         mine, asked = share.slices, time.monotonic()
-        told: list[Answered] = [answer_of(name, answer, set(mine)) for name, answer in share.told.items()]
+        told: list[Answered] = [answer_of(name, answer.holding, set(mine)) for name, answer in share.told.items()]
         everyone = {number: list(share.view.around) for number in mine}
         gatherer = Gatherer(self._ringed, everyone, share.view.around, share.replacing, self._speeds, told)
         with self._lock:
@@ -268,15 +268,15 @@ class Healing:
             between = time.monotonic()
             beyond = gathered.beyond
             replayed = self._replay(gathered)
-            figures = {
-                "slices": sorted(gathered.slices),
-                "bytes": gathered.nbytes,
-                "replayed": replayed,
-                "structure": gathered.structure,
-                "asked": asked - began,
-                "gathered": between - began,
-                "seconds": time.monotonic() - began,
-            }
+            figures = GatherFigures(
+                slices=tuple(sorted(gathered.slices)),
+                nbytes=gathered.nbytes,
+                replayed=replayed,
+                structure=gathered.structure,
+                asked=asked - began,
+                gathered=between - began,
+                seconds=time.monotonic() - began,
+            )
             with self._lock:
                 self._made.update(gathered.slices)
                 self._figures.append(figures)

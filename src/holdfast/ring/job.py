@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 from holdfast.container.job import HostedJob
 from holdfast.container.slices import table_name
 from holdfast.ids import id_of
-from holdfast.invariants import Impossible
-from holdfast.recovery.policies import Auto, Line, Star, Structure, Tree
 from holdfast.ring.crew import Crew
+from holdfast.ring.messages import Holding, Policy
 from holdfast.ring.meters import Meters, known
 from holdfast.ring.node import Ring
 from holdfast.ring.pieces import Pieces
 from holdfast.safety.shards import Cut, key_of
 from holdfast.state.table import Layout
-from holdfast.wire.client import Address, Client
-
-_POLICIES = {kind.__name__: kind for kind in (Star, Line, Tree, Auto)}
+from holdfast.wire.client import Client
+from holdfast.wire.codec import Sender
+from holdfast.wire.messages import Address
 
 
 @dataclass(frozen=True)
@@ -28,14 +26,7 @@ class Terms:
     """How a job's slices are cut, and by which structure they come back."""
 
     cut: Cut
-    policy: Structure | Auto
-
-    @staticmethod
-    def from_dict(data: Mapping[str, Any]) -> Terms:
-        made = _POLICIES[data["policy"]](**data["parameters"])
-        if not isinstance(made, Star | Line | Tree | Auto):
-            raise Impossible(f"{made!r} is no Star | Line | Tree | Auto")
-        return Terms(Cut(**data["cut"]), made)
+    policy: Policy
 
 
 class RingedJob:
@@ -56,16 +47,11 @@ class RingedJob:
     def me(self) -> str:
         return self.ring.me.container
 
-    @property
-    def header(self) -> dict[str, Any]:
-        """What every request to a peer begins with."""
-        return {"job": self.job.job, "incarnation": self.incarnation}
-
     def client(self, peer: Address) -> Client:
         """One for each peer, for as long as this job is here: a connection costs more than most of what is asked."""
         with self._lock:
             if peer not in self._clients:
-                self._clients[peer] = Client(peer, self._token)
+                self._clients[peer] = Client(peer, self._token, Sender(self.job.job, self.incarnation))
             return self._clients[peer]
 
     def close(self) -> None:
@@ -75,11 +61,10 @@ class RingedJob:
             client.close()
         self.crew.close()
 
-    def holding(self, slices: Collection[int]) -> dict[str, Any]:
+    def holding(self, slices: Collection[int]) -> Holding:
         """What this container tells those who may need it: its pieces of these slices, and how fast it is."""
-        held = [[list(one.piece), list(one.version), one.nbytes] for one in self.pieces.inventory(slices)]
         upload = known(self.upload.rate, self.meters.upload.value)
-        return {"held": held, "upload": upload, "merge": self.meters.merge.value}
+        return Holding(tuple(self.pieces.inventory(slices)), upload, self.meters.merge.value)
 
     def leaf(self, slice_: int) -> tuple[Address, ...]:
         """The containers that may hold pieces of a slice, the nearest to its key first."""

@@ -11,43 +11,23 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 from holdfast.errors import ContainerError, HoldfastError
 from holdfast.ids import distance, id_of
+from holdfast.ring.messages import AskLeaves, Letter, RingTerms
 from holdfast.ring.overlay import events as ev
 from holdfast.ring.overlay import instructions as do
-from holdfast.ring.overlay.codec import message_of
 from holdfast.ring.overlay.node import Node
-from holdfast.ring.overlay.settings import Settings
 from holdfast.ring.post import Post
-from holdfast.wire.client import Address, Client, Unreachable
+from holdfast.wire.client import Client, Unreachable
+from holdfast.wire.messages import Address
 
 LOOKUP_SECONDS = 3.0
 SPARE = 8
 """Peers at once that are no leaves: of the routing table, or on their way in."""
 MOST_EVENTS = 4096
 """That wait to be read; whoever writes more is told to write again later."""
-
-
-@dataclass(frozen=True)
-class RingTerms:
-    """The same for all containers of a ring. Silence of ``patience`` ticks is a loss; a refused call is one at once."""
-
-    tick: float = 0.5
-    patience: int = 10
-    leaves: int = 24
-    bits: int = 4
-
-    @staticmethod
-    def from_dict(fields: Mapping[str, Any]) -> RingTerms:
-        return RingTerms(**fields)
-
-    @property
-    def settings(self) -> Settings:
-        return Settings(bits=self.bits, leaves=self.leaves, patience=self.patience)
 
 
 class Ring:
@@ -90,19 +70,17 @@ class Ring:
         if not others:
             self._events.put(ev.Join())
 
-    def receive(self, letter: Mapping[str, Any]) -> None:
-        sender, *others = (_address_of(plain) for plain in (letter["sender"], *letter["addresses"]))
-        messages = [message_of(plain) for plain in letter["messages"]]
-        if self._events.qsize() + len(messages) > MOST_EVENTS:
+    def receive(self, letter: Letter) -> None:
+        if self._events.qsize() + len(letter.messages) > MOST_EVENTS:
             raise ContainerError(
                 f"{self.me.container} has {self._events.qsize()} messages to read already.",
                 safe="Nothing of the letter was read.",
                 todo="Whoever sent it takes it for unreached, as if the line were bad, and the ring sends again.",
             )
-        self._note([sender, *others])
-        peer = id_of(sender.container)
+        self._note([letter.sender, *letter.addresses])
+        peer = id_of(letter.sender.container)
         self._unheard.discard(peer)  # whoever writes is there
-        for message in messages:
+        for message in letter.messages:
             self._events.put(ev.Received(peer, message))
 
     def ended(self, container: str) -> None:
@@ -227,15 +205,8 @@ class Ring:
     def _leaves_of(self, home: Address) -> tuple[Address, ...]:
         try:
             with Client(home, self._token) as client:
-                answer, _ = client.call("leaves", timeout=LOOKUP_SECONDS)
+                found = client.call(AskLeaves(), timeout=LOOKUP_SECONDS).leaves
         except (Unreachable, HoldfastError):
             return ()
-        found = tuple(Address(*one) for one in answer["leaves"])
         self._note(found)
         return found
-
-
-def _address_of(plain: Any) -> Address:
-    if not isinstance(plain, list) or [type(one) for one in plain] != [str, str]:
-        raise HoldfastError(f"What came as an address is none: {str(plain)[:100]}", safe="It was not taken.")
-    return Address(*plain)

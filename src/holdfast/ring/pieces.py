@@ -13,11 +13,11 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from holdfast.errors import CorruptionError
+from holdfast.ring.messages import PiecePart, Shape
 from holdfast.safety.shards import Held, PieceName, Version
 from holdfast.state import copies
 from holdfast.state.merging import collapsed
@@ -25,13 +25,6 @@ from holdfast.state.table import Layout
 
 FOLD_EVERY = 4
 STALE_SECONDS = 60.0
-
-
-class Shape(NamedTuple):
-    """Of the whole table that a piece is a part of, at the piece's version."""
-
-    rows: int
-    purged_at: int
 
 
 @dataclass
@@ -113,7 +106,7 @@ class Pieces:
 
     # --- what comes in ------------------------------------------------------------------------------------
 
-    def receive(self, saving: str, owner: str, table: str, about: Mapping[str, Any], rows: pa.RecordBatch) -> None:
+    def receive(self, saving: str, owner: str, table: str, part: PiecePart, rows: pa.RecordBatch) -> None:
         """One part of one table of a piece. What does not fit is left out; the owner asks what is here afterwards."""
         if not rows.schema.equals(self._schemas[table]):
             raise CorruptionError(
@@ -121,34 +114,34 @@ class Pieces:
                 safe="The pieces that are here are as they were.",
                 todo="Start all containers with the same version of Holdfast.",
             )
-        name = PieceName(*about["piece"])
+        name = part.piece
         with self._lock:
-            incoming = self._current(name, saving, owner, about)
+            incoming = self._current(saving, owner, part)
             if incoming is None:
                 return
             incoming.touched = time.monotonic()
             tables = incoming.layer.tables
-            content = tables.setdefault(table, Content(Shape(about["rows"], about["purged_at"]), about["full"]))
-            if not content.add(about["number"], rows, about["last"]):
+            content = tables.setdefault(table, Content(part.shape, part.full))
+            if not content.add(part.number, rows, part.last):
                 del self._incoming[name]
             elif len(tables) == len(self._schemas) and all(one.last for one in tables.values()):
                 del self._incoming[name]
                 self._seal(name, incoming)
 
-    def _current(self, name: PieceName, saving: str, owner: str, about: Mapping[str, Any]) -> Incoming | None:
+    def _current(self, saving: str, owner: str, part: PiecePart) -> Incoming | None:
         """Where the part belongs. Only the first one of a table begins anything, and no older version overtakes."""
-        incoming, version = self._incoming.get(name), Version(*about["version"])
+        incoming = self._incoming.get(part.piece)
         if incoming is not None and incoming.saving == saving:
             return incoming
-        if about["number"] != 0:
+        if part.number != 0:
             return None  # what came before it has been given up
         overtaken: frozenset[str] = frozenset()
         if incoming is not None:
-            if incoming.layer.version > version or saving in incoming.overtaken:
+            if incoming.layer.version > part.version or saving in incoming.overtaken:
                 return None
             overtaken = incoming.overtaken | {incoming.saving}
-        base, settled = (Version(*about[key]) if about[key] else None for key in ("base", "settled"))
-        fresh = self._incoming[name] = Incoming(saving, owner, settled, Layer(version, base), overtaken)
+        fresh = Incoming(saving, owner, part.settled, Layer(part.version, part.base), overtaken)
+        self._incoming[part.piece] = fresh
         return fresh
 
     def end(self, saving: str, table: str) -> None:

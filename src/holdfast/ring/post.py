@@ -12,15 +12,15 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from holdfast.errors import HoldfastError, TokenError
-from holdfast.ring.overlay.codec import to_plain
+from holdfast.ring.messages import Letter
 from holdfast.ring.overlay.events import Ended, Event, Unreached
 from holdfast.ring.overlay.messages import Message, mentions
-from holdfast.wire.client import Address, Client, Unreachable, is_refused
+from holdfast.wire.client import Client, Unreachable, is_refused
+from holdfast.wire.messages import Address
 
 MOST_WAITING = 256
 LETTER = 64
@@ -98,7 +98,7 @@ class Post:
             self._failed(peer, entries)
             return
         try:
-            self._client(peer, address).call("ring", self._letter(entries), timeout=self._timeout)
+            self._client(peer, address).call(self._letter(entries), timeout=self._timeout)
             self._heard(peer)
         except TokenError:  # a stranger listens on its port
             self._ended(peer, entries)
@@ -110,14 +110,10 @@ class Post:
         except HoldfastError:
             self._failed(peer, entries)
 
-    def _letter(self, entries: list[Entry]) -> Mapping[str, Any]:
-        messages = [entry for entry in entries if entry is not None]
+    def _letter(self, entries: list[Entry]) -> Letter:
+        messages = tuple(entry for entry in entries if entry is not None)
         named = {one: self._book(one) for message in messages for one in mentions(message)}
-        return {
-            "sender": [self._me.container, self._me.location],
-            "messages": [to_plain(message) for message in messages],
-            "addresses": [[one.container, one.location] for one in named.values() if one is not None],
-        }
+        return Letter(self._me, messages, tuple(one for one in named.values() if one is not None))
 
     def _client(self, peer: int, address: Address) -> Client:
         with self._lock:

@@ -13,10 +13,9 @@ import threading
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -27,10 +26,12 @@ from holdfast.container.priority import step_back
 from holdfast.container.throttle import Bucket
 from holdfast.errors import EpochGone, HoldfastError
 from holdfast.ring.job import RingedJob
+from holdfast.ring.messages import AskPieces, DropPieces, PiecePart, PiecesPush, Shape
 from holdfast.safety.shards import Held, PieceName, Version, choose, holders, least_copies
 from holdfast.state.merging import cut
-from holdfast.wire import framing as wire
-from holdfast.wire.client import Address, Client, Unreachable
+from holdfast.wire.client import Client, Unreachable
+from holdfast.wire.codec import pack
+from holdfast.wire.messages import Address, SaveShards, ShardsSaved
 
 SILENCE_SECONDS = 10.0
 WAITING = 16
@@ -60,9 +61,10 @@ class Placed:
         return min((len(names) for names in self.holders.values()), default=0)
 
 
-def save(ringed: RingedJob, epoch: int, slices: Sequence[int], bandwidth: float | None) -> dict[str, Any]:
-    """Bring the pieces of these slices to ``epoch``; of how many copies each is afterwards, at least."""
+def save(ringed: RingedJob, call: SaveShards) -> ShardsSaved:
+    """Bring the pieces of these slices to the epoch; of how many copies each is afterwards, at least."""
     started = time.perf_counter()
+    epoch, slices = call.epoch, sorted(call.slices)
     job, version, saving = ringed.job, Version(epoch), f"save-{epoch}-{uuid.uuid4().hex}"
     job.reading.pin(saving, epoch)  # before anyone is asked: epochs go on meanwhile
     try:
@@ -78,20 +80,15 @@ def save(ringed: RingedJob, epoch: int, slices: Sequence[int], bandwidth: float 
                 plans.append(placed)
             else:
                 done[number] = _copies(placed, placed.settled, inventory)
-        sent = _send(ringed, saving, version, plans, peers, bandwidth)
+        sent = _send(ringed, saving, version, plans, peers, job.copy_bandwidth)
     finally:
         job.reading.unpin(saving, job.committed)
     after = ask(ringed, {name: peers[name] for name in sent.holders}, slices) if sent.holders else {}
     done |= {placed.slice: _copies(placed, version, after) for placed in plans}
     whole = [placed for placed in plans if 0 < done[placed.slice] == placed.most]
     _release(ringed, version, whole, peers, inventory)
-    return {
-        "copies": done,
-        "failed": sent.failed,
-        "bytes": sent.nbytes,
-        "rows": sent.rows,
-        "seconds": time.perf_counter() - started,
-    }
+    seconds = time.perf_counter() - started
+    return ShardsSaved(call.id, tuple(sorted(done.items())), sent.failed, sent.rows, sent.nbytes, seconds)
 
 
 def ask(ringed: RingedJob, peers: Mapping[str, Address], slices: Collection[int]) -> Inventory:
@@ -101,17 +98,12 @@ def ask(ringed: RingedJob, peers: Mapping[str, Address], slices: Collection[int]
         if peer.container == ringed.me:
             return peer.container, tuple(ringed.pieces.inventory(slices))
         try:
-            header = {**ringed.header, "slices": list(slices)}
-            answer, _ = ringed.client(peer).call("pieces", header, timeout=SILENCE_SECONDS)
+            answer = ringed.client(peer).call(AskPieces(frozenset(slices)), timeout=SILENCE_SECONDS)
         except (Unreachable, HoldfastError):
             return peer.container, None
-        return peer.container, held_of(answer["held"])
+        return peer.container, answer.held
 
     return {name: held for name, held in ringed.crew.map(one, list(peers.values())) if held is not None}
-
-
-def held_of(plain: Iterable[Sequence[Any]]) -> tuple[Held, ...]:
-    return tuple(Held(PieceName(*name), Version(*version), nbytes) for name, version, nbytes in plain)
 
 
 def _host(address: Address) -> str:
@@ -172,10 +164,9 @@ def _release(
         if name == ringed.me:
             ringed.pieces.drop(slices, version)
             continue
-        pieces = [list(piece) for piece in sorted(kept[name])]
-        header = {**ringed.header, "slices": sorted(slices), "version": list(version), "kept": pieces}
+        drop = DropPieces(frozenset(slices), version, tuple(sorted(kept[name])))
         with suppress(Unreachable, HoldfastError):
-            ringed.client(peers[name]).call("drop-pieces", header, timeout=SILENCE_SECONDS)
+            ringed.client(peers[name]).call(drop, timeout=SILENCE_SECONDS)
 
 
 # ---------------------------------------------------------------------------------------------------------- sending
@@ -233,16 +224,16 @@ def _send_slice(ringed: RingedJob, walk: Walk, placed: Placed, senders: Mapping[
                 mine = rows.get(place)
                 if mine is None and not header.last:
                     continue
-                about = {
-                    "piece": list(piece),
-                    "base": list(base) if base else None,
-                    "settled": list(placed.settled) if placed.settled else None,
-                    "full": header.full,
-                    "rows": header.rows,
-                    "purged_at": header.purged_at,
-                    "number": numbers[piece, table],
-                    "last": header.last,
-                }
+                about = PiecePart(
+                    piece,
+                    Version(walk.epoch),
+                    base,
+                    placed.settled,
+                    header.full,
+                    Shape(header.rows, header.purged_at),
+                    numbers[piece, table],
+                    header.last,
+                )
                 numbers[piece, table] += 1
                 for name in to[piece]:
                     senders[name].put(table, about, part.slice(0, 0) if mine is None else mine)
@@ -256,10 +247,10 @@ class Sender(threading.Thread):
         self.failed: str | None = None
         self.nbytes = self.rows = 0
         self._ringed, self._saving, self._version, self._to, self._bucket = ringed, saving, version, to, bucket
-        self._waiting: queue.Queue[tuple[str, dict[str, Any], pa.RecordBatch] | None] = queue.Queue(WAITING)
+        self._waiting: queue.Queue[tuple[str, PiecePart, pa.RecordBatch] | None] = queue.Queue(WAITING)
         self._progress = time.monotonic()
 
-    def put(self, table: str, about: dict[str, Any], rows: pa.RecordBatch) -> None:
+    def put(self, table: str, about: PiecePart, rows: pa.RecordBatch) -> None:
         """Waits for a slow holder, but not for one that takes nothing at all."""
         self._offer((table, about, rows))
 
@@ -271,7 +262,7 @@ class Sender(threading.Thread):
             self.join(0.5)
             self._look_for_silence()
 
-    def _offer(self, entry: tuple[str, dict[str, Any], pa.RecordBatch] | None) -> None:
+    def _offer(self, entry: tuple[str, PiecePart, pa.RecordBatch] | None) -> None:
         while self.is_alive() and self.failed is None:
             try:
                 return self._waiting.put(entry, timeout=0.5)
@@ -302,18 +293,17 @@ class Sender(threading.Thread):
         client: Client,
         streams: dict[str, flight.FlightStreamWriter],
         table: str,
-        about: dict[str, Any],
+        about: PiecePart,
         rows: pa.RecordBatch,
     ) -> None:
         nbytes = int(rows.nbytes)
         self._bucket.take(nbytes, self._get_on)
         if table not in streams:
-            header = {"kind": "pieces", "saving": self._saving, "owner": self._ringed.me, "table": table}
-            schema = rows.schema.remove_metadata()
-            streams[table] = client.push({**self._ringed.header, **header}, schema, STREAM_SECONDS)
+            push = PiecesPush(self._ringed.incarnation, self._saving, self._ringed.me, table)
+            streams[table] = client.push(push, rows.schema.remove_metadata(), STREAM_SECONDS)
         with self._ringed.meters.upload.under_way(nbytes):
             self._ringed.upload.take(nbytes, self._get_on)
-            streams[table].write_with_metadata(rows, wire.pack({**about, "version": list(self._version)}))
+            streams[table].write_with_metadata(rows, pack(about))
         faults.place("container", "mid-save", self._version.epoch)
         self.nbytes += nbytes
         self.rows += rows.num_rows

@@ -1,5 +1,5 @@
-"""What a container answers to its peers and to the master about the ring: the Flight side of ``ring``, ``saving``,
-``providing`` and ``healing``.
+"""What a container answers to its peers and to the master about the ring: the handlers over ``node``, ``saving``,
+``branches`` and ``healing``.
 
 There is one ring for a container, from the first job on that wants one, and for each such job the pieces it holds.
 """
@@ -7,8 +7,7 @@ There is one ring for a container, from the first job on that wants one, and for
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -19,51 +18,38 @@ from holdfast.errors import ContainerError
 from holdfast.ring.branches import provide
 from holdfast.ring.healing import Healing
 from holdfast.ring.job import RingedJob, Terms
-from holdfast.ring.node import Ring, RingTerms
+from holdfast.ring.messages import (
+    AskLeaves,
+    AskOwned,
+    AskPieces,
+    AskReport,
+    BranchTicket,
+    Drill,
+    DropPieces,
+    Holding,
+    JoinRing,
+    LeafSet,
+    Letter,
+    Meet,
+    Owned,
+    PiecePart,
+    PiecesPush,
+    Report,
+)
+from holdfast.ring.node import Ring
 from holdfast.ring.saving import save
-from holdfast.safety.shards import PieceName, Version
 from holdfast.state import copies
-from holdfast.wire import framing as wire
-from holdfast.wire.client import Address
-
-Answer = tuple[dict[str, Any], list[bytes]]
-Headers = dict[str, Any]
+from holdfast.wire.codec import Tagged, unpack
+from holdfast.wire.handlers import handler
+from holdfast.wire.messages import Address, Done, Gather, ReadySeen, SaveShards, ShardsSaved
 
 
-class RingFace:
-    """``hosted`` finds the job that a request is about, and refuses an old master's."""
-
-    def __init__(self, token: str, hosted: Callable[[Headers], HostedJob]) -> None:
-        self._token = token
-        self._hosted = hosted
+class RingHandlers:
+    def __init__(self, me: Address, token: str) -> None:
+        self._me, self._token = me, token
         self._lock = threading.Lock()
         self._ring: Ring | None = None
         self._jobs: dict[str, tuple[RingedJob, Healing]] = {}
-        self.actions: dict[str, Callable[[Headers, list[memoryview]], Answer]] = {
-            "ring": self._letter,
-            "leaves": self._leaves,
-            "meet": self._meet,
-            "pieces": lambda header, _: (self._job(header)[0].holding(set(header["slices"])), []),
-            "owned": lambda header, _: (self._job(header)[1].owned(header["owners"]), []),
-            "report": lambda header, _: (self._job(header)[1].report(header["owners"]), []),
-            "drop-pieces": self._drop,
-            "save": self._save,
-            "gather": self._gather,
-            "drill": self._drill,
-        }
-
-    def host(self, me: Address, job: HostedJob, header: Headers) -> None:
-        """Take part in the ring for this job, if it wants that."""
-        wanted = header.get("ring")
-        if wanted is None:
-            return
-        with self._lock:
-            if self._ring is None:
-                self._ring = Ring(me, self._token, RingTerms.from_dict(wanted["terms"]), self._lost, self._found)
-            if job.job not in self._jobs:
-                ringed = RingedJob(job, header["incarnation"], self._ring, Terms.from_dict(wanted), self._token)
-                self._jobs[job.job] = ringed, Healing(ringed, wanted.get("store", 0.0))
-        self._ring.meet(Address(*one) for one in wanted["contacts"])
 
     def close(self) -> None:
         """Before the service stops: nothing of the ring is at work afterwards."""
@@ -75,63 +61,94 @@ class RingFace:
             healing.close()
             ringed.close()
 
-    # --- rows ---------------------------------------------------------------------------------------------
+    # --- the ring itself ----------------------------------------------------------------------------------
 
-    def branch(self, header: Headers) -> tuple[pa.Schema, Iterator[tuple[pa.RecordBatch, bytes]]]:
-        ringed, _ = self._job(header)
-        return copies.schema(ringed.layouts[header["table"]]), provide(ringed, header)
+    @handler
+    def join(self, job: HostedJob, call: JoinRing) -> Done:
+        with self._lock:
+            if self._ring is None:
+                self._ring = Ring(self._me, self._token, call.terms, self._lost, self._found)
+            if job.job not in self._jobs:
+                terms = Terms(call.cut, call.policy)
+                ringed = RingedJob(job, job.incarnation, self._ring, terms, self._token)
+                self._jobs[job.job] = ringed, Healing(ringed, call.store)
+        self._ring.meet(call.contacts)
+        return Done()
 
-    def take(self, header: Headers, reader: flight.MetadataRecordBatchReader) -> None:
+    @handler
+    def meet(self, call: Meet) -> Done:
+        ring = self._the_ring()
+        if any(one.container != ring.me.container for one in call.contacts):
+            ring.meet(call.contacts)
+        return Done()
+
+    @handler
+    def letter(self, call: Letter) -> Done:
+        self._the_ring().receive(call)
+        return Done()
+
+    @handler
+    def ask_leaves(self, call: AskLeaves) -> LeafSet:
+        ring = self._the_ring()
+        return LeafSet((ring.me, *ring.neighbours))
+
+    # --- pieces -------------------------------------------------------------------------------------------
+
+    @handler
+    def save(self, job: HostedJob, call: SaveShards) -> ShardsSaved:
+        ringed, _ = self._of(job)
+        return gently(lambda: save(ringed, call))
+
+    @handler
+    def ask_pieces(self, job: HostedJob, call: AskPieces) -> Holding:
+        return self._of(job)[0].holding(call.slices)
+
+    @handler
+    def drop_pieces(self, job: HostedJob, call: DropPieces) -> Done:
+        self._of(job)[0].pieces.drop(call.slices, call.version, set(call.kept))
+        return Done()
+
+    @handler
+    def take_pieces(self, job: HostedJob, push: PiecesPush, reader: flight.MetadataRecordBatchReader) -> None:
         """An owner's pieces."""
-        ringed, healing = self._job(header)
-        saving, owner, table = header["saving"], header["owner"], header["table"]
+        ringed, healing = self._of(job)
         slices = set()
         try:
             for part in reader:
-                self._hosted(header)  # it can take long enough for the master to be replaced
-                about, _ = wire.unpack(part.app_metadata.to_pybytes())
-                slices.add(PieceName(*about["piece"]).slice)
-                ringed.pieces.receive(saving, owner, table, about, part.data)
+                job.admit(push.incarnation)  # it can take long enough for the master to be replaced
+                told = unpack(part.app_metadata.to_pybytes(), PiecePart)
+                slices.add(told.piece.slice)
+                ringed.pieces.receive(push.saving, push.owner, push.table, told, part.data)
         finally:
-            ringed.pieces.end(saving, table)
-        healing.overtaken(owner, slices)
+            ringed.pieces.end(push.saving, push.table)
+        healing.overtaken(push.owner, slices)
 
-    # --- actions ------------------------------------------------------------------------------------------
+    # --- bringing back ------------------------------------------------------------------------------------
 
-    def _letter(self, header: Headers, _: list[memoryview]) -> Answer:
-        self._the_ring().receive(header)
-        return {}, []
+    @handler
+    def ask_owned(self, job: HostedJob, call: AskOwned) -> Owned:
+        return self._of(job)[1].owned(call.owners)
 
-    def _leaves(self, _header: Headers, _: list[memoryview]) -> Answer:
-        ring = self._the_ring()
-        return {"leaves": [[one.container, one.location] for one in (ring.me, *ring.neighbours)]}, []
+    @handler
+    def ask_report(self, job: HostedJob, call: AskReport) -> Report:
+        return Report(self._of(job)[1].report(call.owners))
 
-    def _meet(self, header: Headers, _: list[memoryview]) -> Answer:
-        contacts = [Address(*one) for one in header["contacts"]]
-        ring = self._the_ring()
-        if any(one.container != ring.me.container for one in contacts):
-            ring.meet(contacts)
-        return {}, []
+    @handler
+    def branch(self, job: HostedJob, ticket: BranchTicket) -> tuple[pa.Schema, Iterator[tuple[pa.RecordBatch, Tagged]]]:
+        ringed, _ = self._of(job)
+        return copies.schema(ringed.layouts[ticket.table]), provide(ringed, ticket)
 
-    def _drop(self, header: Headers, _: list[memoryview]) -> Answer:
-        kept = {PieceName(*piece) for piece in header["kept"]}
-        self._job(header)[0].pieces.drop(header["slices"], Version(*header["version"]), kept)
-        return {}, []
-
-    def _save(self, header: Headers, _: list[memoryview]) -> Answer:
-        ringed, _healing = self._job(header)
-        return gently(lambda: save(ringed, header["epoch"], header["slices"], header.get("bandwidth"))), []
-
-    def _gather(self, header: Headers, _: list[memoryview]) -> Answer:
-        ringed, healing = self._job(header)
-        for container in header["lost"]:
+    @handler
+    def gather(self, job: HostedJob, call: Gather) -> ReadySeen:
+        ringed, healing = self._of(job)
+        for container in call.lost:
             ringed.ring.ended(container)
-        return healing.ready(set(header["slices"]), header["lost"], header["seconds"]), []
+        return healing.ready(call)
 
-    def _drill(self, header: Headers, _: list[memoryview]) -> Answer:
-        terms = Terms.from_dict(header["terms"])
-        self._job(header)[1].drill(terms.policy, header["slices"], header["lost"])
-        return {}, []
+    @handler
+    def drill(self, job: HostedJob, call: Drill) -> Done:
+        self._of(job)[1].drill(call.policy, call.slices, call.lost)
+        return Done()
 
     # --- who ----------------------------------------------------------------------------------------------
 
@@ -152,12 +169,11 @@ class RingFace:
             raise ContainerError("This container is not part of a ring.", safe="Nothing was changed.")
         return self._ring
 
-    def _job(self, header: Mapping[str, Any]) -> tuple[RingedJob, Healing]:
-        self._hosted(dict(header))
-        found = self._jobs.get(header["job"])
+    def _of(self, job: HostedJob) -> tuple[RingedJob, Healing]:
+        found = self._jobs.get(job.job)
         if found is None:
             raise ContainerError(
-                f"Job '{header['job']}' keeps nothing on the ring here.",
+                f"Job '{job.job}' keeps nothing on the ring here.",
                 safe="Nothing was read or changed.",
                 todo="Start it with safety=hf.Shards(…).",
             )

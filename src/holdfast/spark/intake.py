@@ -9,10 +9,8 @@ because Spark starts these workers often.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,17 +20,20 @@ from holdfast import faults
 from holdfast.errors import HoldfastError
 from holdfast.invariants import some
 from holdfast.log.files import Part
-from holdfast.log.records import Fence
+from holdfast.log.records import Fence, SegmentRef
 from holdfast.log.segment import Chunk, SegmentWriter, segment_name
 from holdfast.log.store import Store
 from holdfast.operators.ahead import Cut
 from holdfast.plan.tagging import Tagging
 from holdfast.spark.cutting import cut
 from holdfast.state.hashing import xxhash64
-from holdfast.wire import framing as wire
-from holdfast.wire.client import Address, Client
+from holdfast.wire.client import Client
+from holdfast.wire.codec import Sender, pack
+from holdfast.wire.messages import Address, Tag
+from holdfast.wire.questions import RowsPart, RowsPush
 
-TAG_SCHEMA = "tag string, rows binary"
+TAG_SCHEMA = "tag binary"
+"""A packed ``Tag``."""
 BLOCK_ROWS = 131_072  # what is sorted at once: larger blocks fall out of the cache, smaller ones make short chunks
 BLOCK_BYTES = 32 << 20  # of wide rows fewer: a block is in memory twice while it is sorted
 HELD_BYTES = 64 << 20
@@ -86,18 +87,18 @@ class Intake:
         context = some(context, "intake runs inside a Spark task")
         task = IntakeTask(self, context.partitionId(), context.taskAttemptId())
         try:
-            tag, rows = task.run(self._by_input(batches))
+            tag = task.run(self._by_input(batches))
         except HoldfastError as error:
             raise RuntimeError(error.to_wire()) from error  # Spark passes text on, nothing else
         if tag is not None:
-            yield pa.record_batch([pa.array([json.dumps(tag)]), pa.array([rows], pa.binary())], names=["tag", "rows"])
+            yield pa.record_batch([pa.array([pack(tag)], pa.binary())], names=["tag"])
 
-    def here(self, batches: Iterator[pa.RecordBatch]) -> list[tuple[dict[str, Any], bytes | None]]:
+    def here(self, batches: Iterator[pa.RecordBatch]) -> list[Tag]:
         """What its only task would answer, without Spark. One job and attempt takes a level in once, one way or the
         other, so the name of its segment is nobody else's.
         """
-        tag, rows = IntakeTask(self, 0, 0).run(self._by_input(batches))
-        return [] if tag is None else [(tag, rows)]
+        tag = IntakeTask(self, 0, 0).run(self._by_input(batches))
+        return [] if tag is None else [tag]
 
     def _by_input(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
         for batch in batches:
@@ -119,12 +120,12 @@ class IntakeTask:
         self._dropped: dict[str, dict[str, int]] = {}
         self._came: dict[str, int] = {}  # rows that should have had an event time, by stage
 
-    def run(self, batches: Iterator[tuple[int, pa.RecordBatch]]) -> tuple[dict[str, Any] | None, bytes | None]:
-        """The task's tag and, if they are few, its rows; each batch is of one input. None if it had no rows."""
+    def run(self, batches: Iterator[tuple[int, pa.RecordBatch]]) -> Tag | None:
+        """The task's tag, with its rows if they are few; each batch is of one input. None if it had no rows."""
         intake, writer = self._intake, self._writer
         self._take_until(batches, max(HELD_BYTES, intake.inline_bytes))
         if writer.rows == 0 and not self._dropped:
-            return None, None
+            return None
         name, rows = "", None
         if writer.nbytes <= intake.inline_bytes:
             rows = writer.to_bytes()
@@ -134,20 +135,17 @@ class IntakeTask:
             nbytes = intake.store.write(name, self._parts(batches))
             if intake.push is not None and not self._spilled:
                 self._push(name, intake.push)
-        tag = {
-            "name": name,
-            "rows": writer.rows,
-            "bytes": nbytes,
-            "checksum": writer.checksum,
-            "partition": self._partition,
-            "task": self._attempt,
-            "input_rows": self._input_rows,
-            "partial": [self._number(at) for at in intake.partial],
-            "times": self._times,
-            "dropped": self._dropped,
-            "came": self._came,
-        }
-        return tag, rows
+        segment = SegmentRef(
+            name,
+            writer.rows,
+            nbytes,
+            writer.checksum,
+            self._partition,
+            self._attempt,
+            input_rows=self._input_rows,
+            partial=tuple(self._number(at) for at in intake.partial),
+        )
+        return Tag(segment, rows, self._times, self._dropped, self._came)
 
     def _parts(self, batches: Iterator[tuple[int, pa.RecordBatch]]) -> Iterator[Part]:
         """The file, written while rows still come: no task holds more than HELD_BYTES of its segment."""
@@ -223,26 +221,19 @@ class IntakeTask:
     def _push_to(self, name: str, push: Push, address: Address, slices: tuple[int, ...]) -> None:
         wanted = np.zeros(self._intake.slices, dtype=bool)
         wanted[list(slices)] = True
-        head = {
-            "job": push.job,
-            "incarnation": push.incarnation,
-            "epoch": self._intake.fence.epoch,
-            "segment": name,
-            "slices": list(slices),
-        }
         chunks: dict[int, list[Chunk]] = {}
         for chunk in self._writer.chunks():
             if wanted[chunk.slices].any():
                 chunks.setdefault(chunk.input, []).append(chunk)
-        with Client(address, push.token) as client:
+        epoch, sender = self._intake.fence.epoch, Sender(push.job, push.incarnation)
+        with Client(address, push.token, sender) as client:
             for input, mine in chunks.items():
-                # A stream that breaks off looks to its reader like one that ended, so it says first how long it is.
-                size = {"input": input, "chunks": len(mine), "rows": sum(chunk.rows.num_rows for chunk in mine)}
-                stream = client.push(head | size, mine[0].rows.schema, PUSH_SECONDS)
+                rows = sum(chunk.rows.num_rows for chunk in mine)
+                header = RowsPush(epoch, name, input, slices, len(mine), rows)
+                stream = client.push(header, mine[0].rows.schema, PUSH_SECONDS)
                 for chunk in mine:
-                    stream.write_with_metadata(
-                        chunk.rows, wire.pack({}, chunk.slices.tobytes(), chunk.bounds.tobytes())
-                    )
+                    part = RowsPart(chunk.slices.tobytes(), chunk.bounds.tobytes())
+                    stream.write_with_metadata(chunk.rows, pack(part))
                 stream.close()
 
 

@@ -17,20 +17,21 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 
 from holdfast.errors import ContainerError, EpochGone, HoldfastError
-from holdfast.wire.client import Address, Client, Unreachable
+from holdfast.wire.client import Client, Unreachable
+from holdfast.wire.codec import Sender
+from holdfast.wire.messages import Address, Groups, Mode
+from holdfast.wire.questions import Locate, Renew, ScanTicket
 
 GIVE_UP_SECONDS = 180.0
 RENEW_SECONDS = 15.0
 MOVES = 3
 """So often a slice that is read may turn out to have moved."""
 Owner = TypeVar("Owner", bound=Hashable)
-Groups = tuple[tuple[Address, tuple[int, ...]], ...]
-"""Who has which slices."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Scan:
     stage: str
     level: int
     epoch: int
-    mode: str  # changed | all | changelog: outputs of the epoch in flight; read: a committed epoch
+    mode: Mode  # changed | all | changelog: outputs of the epoch in flight; read: a committed epoch
     parts: tuple[Groups, ...]
     port: str = ""
     reader: str = ""  # who has the lease that keeps a committed epoch
@@ -102,7 +103,7 @@ class Scan:
                 while not over.wait(RENEW_SECONDS):
                     # One that is missed costs nothing: a lease is several of these long.
                     with contextlib.suppress(Unreachable, HoldfastError):
-                        client.call("renew", {"reader": self.reader}, timeout=RENEW_SECONDS)
+                        client.call(Renew(self.reader), RENEW_SECONDS)
 
         thread = threading.Thread(target=renew, daemon=True, name="holdfast-lease")
         thread.start()
@@ -113,30 +114,16 @@ class Scan:
             thread.join()
 
     def _read(self, address: Address, slices: tuple[int, ...], received: dict[int, int]) -> Iterator[pa.RecordBatch]:
-        ticket: dict[str, Any] = {
-            "job": self.job,
-            "incarnation": self.incarnation,
-            "stage": self.stage,
-            "epoch": self.epoch,
-            "mode": self.mode,
-            "port": self.port,
-            "slices": list(slices),
-            "reader": self.reader,
-            "skip": {number: received[number] for number in slices if number in received},
-        }
-        with Client(address, self.token) as client:
-            for header, batch in client.scan(ticket):
-                received[header["slice"]] = header["row"] + batch.num_rows
+        skip = {number: received[number] for number in slices if number in received}
+        ticket = ScanTicket(self.stage, self.epoch, self.mode, slices, self.port, self.reader, skip)
+        with Client(address, self.token, Sender(self.job, self.incarnation)) as client:
+            for part, batch in client.scan(ticket):
+                received[part.slice] = part.row + batch.num_rows
                 yield batch
 
     def _locate(self, slices: list[int]) -> Groups:
         with Client(self.master, self.token) as client:
-            answer, _ = client.call(
-                "locate",
-                {"slices": slices, "epoch": self.epoch, "level": self.level, "mode": self.mode},
-                timeout=60.0,
-            )
-        return groups_from_wire(answer["groups"])
+            return client.call(Locate(tuple(slices), self.epoch, self.level, self.mode), 60.0).groups
 
 
 def group_by_owner(slices: Iterable[int], owner: Callable[[int], Owner]) -> dict[Owner, tuple[int, ...]]:
@@ -153,11 +140,3 @@ def in_ranges(groups: Groups, parts: int = 1) -> tuple[Groups, ...]:
     numbers = sorted(owners)
     ranges = (numbers[at : at + size] for at in range(0, len(numbers), size))
     return tuple(tuple(group_by_owner(some, owners.__getitem__).items()) for some in ranges)
-
-
-def groups_to_wire(groups: Iterable[tuple[Address, tuple[int, ...]]]) -> list[list[Any]]:
-    return [[address.container, address.location, list(slices)] for address, slices in groups]
-
-
-def groups_from_wire(groups: Iterable[list[Any]]) -> Groups:
-    return tuple((Address(container, location), tuple(slices)) for container, location, slices in groups)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -21,9 +20,11 @@ from holdfast.invariants import Impossible
 from holdfast.log.ledger import Ledger
 from holdfast.log.records import JobFile
 from holdfast.log.store import Store
-from holdfast.spark.scan import Scan, groups_from_wire, in_ranges
+from holdfast.spark.scan import Scan, in_ranges
 from holdfast.wire import tokens
-from holdfast.wire.client import MASTER, Address, Client, Unreachable
+from holdfast.wire.client import MASTER, Client, Unreachable
+from holdfast.wire.messages import Address
+from holdfast.wire.questions import Describe, Described
 
 EPOCH_COLUMN = "_epoch"
 
@@ -35,7 +36,7 @@ class HoldfastDataSource(DataSource):
 
     def schema(self) -> StructType:
         _, _, found = self._describe()
-        return StructType.fromJson(json.loads(found["schema"])).add(EPOCH_COLUMN, LongType())
+        return StructType.fromJson(json.loads(found.schema)).add(EPOCH_COLUMN, LongType())
 
     def reader(self, schema: StructType) -> DataSourceReader:
         master, token, found = self._describe(lease=True)
@@ -47,7 +48,7 @@ class HoldfastDataSource(DataSource):
             raise PlanError(f"format('holdfast') needs the option '{name}'.", todo=f".option('{name}', …)")
         return str(value)
 
-    def _describe(self, lease: bool = False) -> tuple[Address, str, dict[str, Any]]:
+    def _describe(self, lease: bool = False) -> tuple[Address, str, Described]:
         ledger = Ledger(Store(self._option("store")))
         owner = ledger.newest_owner()
         if owner is None:
@@ -58,7 +59,7 @@ class HoldfastDataSource(DataSource):
         master = Address(MASTER, owner.address)
         try:
             with Client(master, token) as client:
-                answer, _ = client.call("describe", {"stage": self._option("stage"), "lease": lease}, timeout=30.0)
+                answer = client.call(Describe(self._option("stage"), lease), 30.0)
         except Unreachable as error:
             raise StoreError(
                 f"The job of {ledger.store.uri} is not running: its master at {owner.address} does not answer.",
@@ -74,18 +75,18 @@ class _Part(InputPartition):
 
 
 class _Reader(DataSourceReader):
-    def __init__(self, master: Address, token: str, found: dict[str, Any], stage: str) -> None:
+    def __init__(self, master: Address, token: str, found: Described, stage: str) -> None:
         self._scan = Scan(
             master,
             token,
-            found["job"],
-            found["incarnation"],
+            found.job,
+            found.incarnation,
             stage,
             0,
-            found["epoch"],
+            found.epoch,
             "read",
-            in_ranges(groups_from_wire(found["groups"])),
-            reader=found["reader"],
+            in_ranges(found.groups),
+            reader=found.reader,
         )
 
     def partitions(self) -> Sequence[InputPartition]:

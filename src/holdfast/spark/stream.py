@@ -24,6 +24,7 @@ from holdfast.plan.graph import Node, Output, Sink, Source, evaluate, leaves, ou
 from holdfast.plan.tagging import INPUT, Tagging, tagging
 from holdfast.plan.types import quoted
 from holdfast.spark.observing import observe
+from holdfast.state.slice import Mode
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,14 +77,14 @@ class JobPlan(Plan):
             return branch(batch, self._tagging, 0), None
         return (batch.where(F.col(INPUT) < count) if self.stateless_sinks else batch), self._tagging
 
-    def higher_rows(self, level: int, scanned: Callable[[Output, str], DataFrame]) -> tuple[DataFrame, Tagging | None]:
+    def higher_rows(self, level: int, scanned: Callable[[Output, Mode], DataFrame]) -> tuple[DataFrame, Tagging | None]:
         """The rows of a level above the first, from what the stages below put out."""
         branches = []
         for item in self.intake(level):
             branches.append(rows_of(item, {leaf: scanned(leaf, item.mode) for leaf in outputs(item.node)}))
         return _together(branches)
 
-    def higher_inputs(self, level: int) -> list[tuple[Output, str]]:
+    def higher_inputs(self, level: int) -> list[tuple[Output, Mode]]:
         """Of which stages below a level reads what, and in which mode."""
         return [(leaf, item.mode) for item in self.intake(level) for leaf in outputs(item.node)]
 

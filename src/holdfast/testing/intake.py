@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.driver.counts import CAME
+from holdfast.driver.counts import counted
 from holdfast.invariants import some
 from holdfast.log.records import Fence, SegmentRef
 from holdfast.log.store import Store
@@ -49,19 +49,16 @@ def take_in(
         inline_bytes=_IN_PREPARE,
         numbers=tuple(item.place.number for item in inputs),
     )
-    tag, rows = IntakeTask(intake, partition=0, attempt=0).run(
+    tag = IntakeTask(intake, partition=0, attempt=0).run(
         (number, rows) for number, rows in enumerate(batches) if rows.num_rows
     )
     if tag is None:
         return Taken(times=seen)
-    rows = some(rows, "rows of a test go into the prepare")
-    for name, latest in tag["times"].items():
+    rows = some(tag.rows, "rows of a test go into the prepare")
+    for name, latest in tag.times.items():
         seen[name] = max(latest, seen.get(name, latest))
-    ref = SegmentRef("", tag["rows"], tag["bytes"], tag["checksum"], 0, 0, inline=0, input_rows=tag["input_rows"])
-    counts = {stage: Counter({CAME: came}) for stage, came in tag["came"].items()}
-    for stage, dropped in tag["dropped"].items():
-        counts[stage].update(dropped)
-    return Taken(ref if ref.rows else None, rows, seen, counts)
+    ref = replace(tag.segment, inline=0)
+    return Taken(ref if ref.rows else None, rows, seen, counted([tag]))
 
 
 def _rows(item: StageInput, leaves: Mapping[Node, MemoryFrame], clock: int, seen: dict[str, int]) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""The calling side of a container, for the master, Spark's tasks and readers.
+"""The calling side of a process, for the master, Spark's tasks, containers and readers.
 
 A connection that breaks raises ``Unreachable``; an answer that is an error raises that error. The difference
 matters: the first is about the container, the second about the request.
@@ -7,14 +7,20 @@ matters: the first is about the container, the second about the request.
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from holdfast.wire import framing as wire
+from holdfast.errors import from_wire
+from holdfast.wire.codec import NOBODY, Sender, Tagged, pack, unpack
+from holdfast.wire.messages import Address, Call, Push, Reply, Ticket
+
+TOKEN_HEADER = "authorization"
+TARGET_HEADER = "x-holdfast-target"
+A = TypeVar("A", bound=Reply)
+P = TypeVar("P", bound=Tagged)
 
 
 class Unreachable(Exception):
@@ -25,54 +31,45 @@ MASTER = "master"
 """Who the driver of a job is at its own door."""
 
 
-@dataclass(frozen=True)
-class Address:
-    """Where a process of the state plane is, and who it must be."""
-
-    container: str
-    location: str
-
-
 class Client:
-    def __init__(self, address: Address, token: str) -> None:
+    """Speaks to one process, on behalf of ``sender`` unless a call says otherwise."""
+
+    def __init__(self, address: Address, token: str, sender: Sender = NOBODY) -> None:
         self.address = address
         self._token = token
+        self._sender = sender
         self._flight = flight.FlightClient(address.location, generic_options=[("grpc.max_reconnect_backoff_ms", 200)])
 
-    def call(
-        self,
-        action: str,
-        header: Mapping[str, Any] | None = None,
-        *blobs: bytes,
-        timeout: float | None = None,
-    ) -> tuple[dict[str, Any], list[memoryview]]:
-        request = flight.Action(action, wire.pack(header or {}, *blobs))
+    def call(self, message: Call[A], timeout: float | None = None, sender: Sender | None = None) -> A:
+        request = flight.Action(type(message).__name__, pack(message, sender or self._sender))
         try:
-            results = list(self._flight.do_action(request, self._options(timeout)))
+            (result,) = self._flight.do_action(request, self._options(timeout))
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise self._explained(error) from error
-        return wire.unpack(results[0].body.to_pybytes()) if results else ({}, [])
+        answer: A = unpack(result.body.to_pybytes(), message.answer)  # type: ignore[assignment]  # as the class says
+        return answer
 
-    def scan(self, ticket: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], pa.RecordBatch]]:
-        """The batches of a DoGet, each with its header (slice and first row number)."""
-        yield from self.read(self.open(ticket))
+    def scan(self, ticket: Ticket[P]) -> Iterator[tuple[P, pa.RecordBatch]]:
+        """The batches of a DoGet, each with its part."""
+        yield from self.read(ticket, self.open(ticket))
 
-    def open(self, ticket: Mapping[str, Any]) -> flight.FlightStreamReader:
+    def open(self, ticket: Ticket[P]) -> flight.FlightStreamReader:
         """Begin a DoGet; what is opened can be cancelled from another thread than the one that reads it."""
         try:
-            return self._flight.do_get(flight.Ticket(wire.pack(ticket)), self._options(None))
+            return self._flight.do_get(flight.Ticket(pack(ticket, self._sender)), self._options(None))
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise self._explained(error) from error
 
-    def read(self, opened: flight.FlightStreamReader) -> Iterator[tuple[dict[str, Any], pa.RecordBatch]]:
+    def read(self, ticket: Ticket[P], opened: flight.FlightStreamReader) -> Iterator[tuple[P, pa.RecordBatch]]:
         try:
             for chunk in opened:
-                yield wire.unpack(chunk.app_metadata.to_pybytes())[0], chunk.data
+                part: P = unpack(chunk.app_metadata.to_pybytes(), ticket.part)  # type: ignore[assignment]
+                yield part, chunk.data
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise self._explained(error) from error
 
-    def push(self, header: Mapping[str, Any], schema: pa.Schema, timeout: float) -> flight.FlightStreamWriter:
-        descriptor = flight.FlightDescriptor.for_command(wire.pack(header))
+    def push(self, header: Push, schema: pa.Schema, timeout: float) -> flight.FlightStreamWriter:
+        descriptor = flight.FlightDescriptor.for_command(pack(header, self._sender))
         writer, _ = self._flight.do_put(descriptor, schema, self._options(timeout))
         return writer
 
@@ -86,10 +83,15 @@ class Client:
         self.close()
 
     def _options(self, timeout: float | None) -> flight.FlightCallOptions:
-        return wire.call_options(self._token, self.address.container, timeout)
+        headers = [
+            (TOKEN_HEADER.encode(), f"Bearer {self._token}".encode()),
+            (TARGET_HEADER.encode(), self.address.container.encode()),
+        ]
+        return flight.FlightCallOptions(headers=headers, timeout=timeout)
 
     def _explained(self, error: Exception) -> Exception:
-        return wire.reveal(error) or Unreachable(f"{self.address.container}: {error}")
+        """The Holdfast error inside a Flight error; or it is the connection that failed."""
+        return from_wire(str(error)) or Unreachable(f"{self.address.container}: {error}")
 
 
 def is_refused(address: Address, timeout: float) -> bool:

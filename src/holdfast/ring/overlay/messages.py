@@ -9,14 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-MessageId = tuple[int, int, int]
+from holdfast.ids import RING
+from holdfast.wire.codec import Tagged, Within
+
+Natural = Annotated[int, Within(0, RING)]
+"""An id, or a count: what a peer says is checked before the machine hears it."""
+MessageId = tuple[Natural, Natural, Natural]
 """Who made it, in which incarnation, and its number there."""
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class Message(Tagged):
     """Anything one node says to another."""
 
 
@@ -30,9 +35,9 @@ class Seek(Message):
     With ``rows``, everyone on the way also sends ``origin`` the rows of its table that fit (a join).
     """
 
-    origin: int
+    origin: Natural
     rows: bool
-    hops: int = 0
+    hops: Natural = 0
     near: bool = False
 
 
@@ -40,22 +45,22 @@ class Seek(Message):
 class Welcome(Message):
     """Your neighbours, as I see them, and I am one of them."""
 
-    leaves: tuple[int, ...]
+    leaves: tuple[Natural, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Rows(Message):
     """Nodes for your routing table."""
 
-    peers: tuple[int, ...]
+    peers: tuple[Natural, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AskRow(Message):
     """Which nodes have you in this row? These are mine."""
 
-    row: int
-    peers: tuple[int, ...] = ()
+    row: Natural
+    peers: tuple[Natural, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +74,14 @@ class Hello(Message):
 class Here(Message):
     """I am. ``leaves`` only for someone who is a next neighbour, or takes itself for one and is not."""
 
-    leaves: tuple[int, ...] = ()
+    leaves: tuple[Natural, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Leaves(Message):
     """My leaf set, for a next neighbour."""
 
-    leaves: tuple[int, ...]
+    leaves: tuple[Natural, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +108,9 @@ class Route(Message):
     """
 
     id: MessageId
-    key: int
+    key: Natural
     payload: Any
-    hops: int = 0
+    hops: Natural = 0
     near: bool = False
     receipt: bool = False
 
@@ -115,7 +120,7 @@ class Receipt(Message):
     """The message has been delivered here."""
 
     id: MessageId
-    hops: int
+    hops: Natural
 
 
 # --------------------------------------------------------------------------------------------------- groups
@@ -125,29 +130,29 @@ class Receipt(Message):
 class Attach(Message):
     """I am your child in this group's tree. Said again and again: a silent child is forgotten."""
 
-    group: int
+    group: Natural
 
 
 @dataclass(frozen=True, slots=True)
 class Detach(Message):
     """I am not."""
 
-    group: int
+    group: Natural
 
 
 @dataclass(frozen=True, slots=True)
-class Publication:
+class Publication(Tagged):
     """The payload of a route to a group's root: for all members."""
 
-    group: int
+    group: Natural
     payload: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Collection:
+class Collection(Tagged):
     """The payload of a route to a group's root: a question to all members, whose answers ``origin`` wants."""
 
-    group: int
+    group: Natural
     question: Any
 
 
@@ -155,7 +160,7 @@ class Collection:
 class Cast(Message):
     """Down the tree, once to each member."""
 
-    group: int
+    group: Natural
     id: MessageId
     payload: Any
 
@@ -164,7 +169,7 @@ class Cast(Message):
 class Ask(Message):
     """Down the tree: answer, together with all below you."""
 
-    group: int
+    group: Natural
     id: MessageId
     question: Any
 
@@ -175,7 +180,7 @@ class Part(Message):
 
     id: MessageId
     value: Any
-    members: int
+    members: Natural
     whole: bool
 
 
@@ -185,7 +190,7 @@ class Result(Message):
 
     id: MessageId
     value: Any
-    members: int
+    members: Natural
     whole: bool
 
 

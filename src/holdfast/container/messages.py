@@ -1,0 +1,40 @@
+"""Calls and streams between processes that speak of operators and of copies: those that hold slices know both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.operators.stage import StagePlan
+from holdfast.state.copies import Header
+from holdfast.wire.codec import Tagged
+from holdfast.wire.messages import Call, Done, Push
+
+
+@dataclass(frozen=True)
+class Host(Call[Done]):
+    """Hold slices of this job, and run these stages on them."""
+
+    job: str
+    stages: tuple[StagePlan, ...]
+    slices: int
+    store: str
+    section: str
+    upload: float | None = None
+    """Bytes a second that go to peers, all together."""
+    copy_bandwidth: float | None = None
+    """Of those as copies and pieces, behind the epochs."""
+
+
+@dataclass(frozen=True)
+class CopiesPush(Push):
+    """An owner's copies of slices, of one table; ``copy`` names the sending."""
+
+    incarnation: int
+    copy: str
+    table: str
+
+
+@dataclass(frozen=True)
+class CopyPart(Tagged):
+    slice: int
+    header: Header

@@ -1,0 +1,103 @@
+"""Where slices are: for tasks that push and scan, for readers, and for the driver itself."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+
+from holdfast.driver.brain import Brain
+from holdfast.errors import ContainerError, EpochGone
+from holdfast.launch.fleet import Fleet
+from holdfast.spark.scan import group_by_owner
+from holdfast.wire.client import Unreachable
+from holdfast.wire.messages import PATIENCE_SECONDS, Address, Groups, Mode
+from holdfast.wire.questions import Collect, Locate
+
+OWNER_SECONDS = 60.0 + PATIENCE_SECONDS  # what the ring does not bring back comes from the store after that
+AT_ONCE = 16
+
+
+class Routes:
+    def __init__(self, brain: Brain, fleet: Fleet) -> None:
+        self._brain, self._fleet = brain, fleet
+        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="holdfast-collect")
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def groups(self) -> Groups:
+        """Which living container has which slices: all of them. Waits if the last container was lost just now."""
+        brain = self._brain
+        for_epoch = threading.get_ident() == brain.offering
+        brain.wait_for(
+            lambda: None not in brain.machine.routing.table or (for_epoch and brain.unwanted() is not None),
+            OWNER_SECONDS,
+        )
+        with brain.changed:
+            owners, unwanted = brain.machine.routing.table, brain.unwanted()
+        if brain.error is not None:
+            raise brain.error
+        if for_epoch and unwanted is not None:
+            raise _given_up()
+        if None in owners:
+            raise ContainerError(
+                f"No container took over within {OWNER_SECONDS:.0f} s.",
+                safe="Everything that was committed; an epoch that is prepared will be finished by the next start.",
+                todo="Look at run.status().events for why no container could start.",
+            )
+        return self._by_owner(owners)
+
+    def push_groups(self) -> Groups:
+        """Where rows may be pushed: not to a container that has been silent."""
+        suspects = self._fleet.suspects
+        return tuple(group for group in self.groups() if group[0].container not in suspects)
+
+    def located(self, call: Locate, seconds: float) -> Groups:
+        """Where these slices are, once their owners have what the scan wants of them."""
+        brain, machine = self._brain, self._brain.machine
+
+        def in_vain() -> bool:
+            return call.mode != "read" and not machine.in_flight(call.epoch)
+
+        def ready() -> bool:
+            if call.mode == "read":
+                return all(machine.owner(number) for number in call.slices)
+            return in_vain() or all(machine.ready(number, call.epoch, call.level) for number in call.slices)
+
+        brain.wait_for(ready, seconds)
+        if brain.error is not None:
+            raise brain.error
+        wanted = set(call.slices)
+        with brain.changed:
+            if in_vain():
+                raise _given_up()
+            owners = machine.routing.table
+        return self._by_owner([owner if number in wanted else None for number, owner in enumerate(owners)])
+
+    def collect(self, stage: str, epoch: int, mode: Mode, port: str) -> list[pa.Table] | None:
+        """A small output, straight from all containers at once; None if one of them could not answer."""
+
+        def one(group: tuple[Address, tuple[int, ...]]) -> list[pa.Table]:
+            address, slices = group
+            answer = self._fleet.call(address.container, Collect(stage, slices, epoch, mode, port))
+            return [pa.ipc.open_stream(answer.rows).read_all()] if answer.rows else []
+
+        try:
+            return [table for tables in self._pool.map(one, self.groups()) for table in tables]
+        except (Unreachable, EpochGone):
+            return None
+
+    def _by_owner(self, owners: Sequence[str | None]) -> Groups:
+        grouped = group_by_owner(range(len(owners)), lambda number: owners[number] or "")
+        return tuple((self._fleet.address(name), slices) for name, slices in grouped.items() if name)
+
+
+def _given_up() -> EpochGone:
+    return EpochGone(
+        "The epoch was given up: nobody will have its outputs.",
+        safe="Every committed epoch; one that is prepared is finished by the next start of the job.",
+        todo="Look at why the batch failed.",
+    )

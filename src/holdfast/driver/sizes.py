@@ -1,0 +1,55 @@
+"""What containers said of the epoch in flight when they applied it: how much there is to put out, and what is open."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from holdfast.invariants import invariant
+from holdfast.wire.messages import Mode, StageFigures
+
+SMALL_BYTES = 1 << 20
+"""No larger an output goes through the driver: a job whose tasks ask the containers takes longer to start."""
+
+
+class Sizes:
+    def __init__(self, slices: int) -> None:
+        self._slices = slices
+        self._lock = threading.Lock()
+        self._told: dict[tuple[str, str], StageFigures] = {}  # (container, stage)
+        self._oldest: dict[str, dict[int, tuple[int, int | None]]] = {}  # stage → slice → epoch, oldest open session
+
+    def applied(self, container: str, epoch: int, stages: Mapping[str, StageFigures]) -> None:
+        with self._lock:
+            for stage, figures in stages.items():
+                self._told[container, stage] = figures
+                known = self._oldest.setdefault(stage, {})
+                for number, oldest in figures.oldest.items():
+                    # The destination of a move may answer when the next epoch has begun.
+                    told = (epoch, oldest)
+                    known[number] = max(known.get(number, told), told, key=lambda one: one[0])
+
+    def of(self, stage: str, mode: Mode) -> int:
+        """About how many rows an output of the epoch in flight has; it only decides which way they travel."""
+        with self._lock:
+            mine = [figures for (_, name), figures in self._told.items() if name == stage]
+        return sum(figures.rows if mode == "all" else figures.changed for figures in mine)
+
+    def small(self, stage: str, mode: Mode, width: int) -> bool:
+        """Whether an output, of so many bytes a row, goes through the driver."""
+        return self.of(stage, mode) * width <= SMALL_BYTES
+
+    def opened(self, stage: str, epoch: int) -> int | None:
+        """Since when the oldest session of a stage below is open. All slices have applied their level of the epoch by
+        now, and each has said so with its answer, whoever owned it: what it says depends on its rows alone."""
+        with self._lock:
+            found = [began for of, began in self._oldest[stage].values() if of == epoch]
+        invariant(len(found) == self._slices, f"{len(found)} of {self._slices} slices of '{stage}' told their oldest")
+        return min((began for began in found if began is not None), default=None)
+
+    def over(self) -> int | None:
+        """The epoch is committed: when something happens next though no row comes, µs. The next one tells anew."""
+        with self._lock:
+            due = [figures.due for figures in self._told.values() if figures.due is not None]
+            self._told.clear()
+        return min(due, default=None)

@@ -1,0 +1,244 @@
+"""What the driver does in the store: one method for each instruction, found by its type. Nothing is decided here."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from holdfast import faults
+from holdfast.driver.clock import Clock
+from holdfast.driver.history import History
+from holdfast.driver.sizes import Sizes
+from holdfast.driver.watermarks import Timekeeper
+from holdfast.errors import FunctionError
+from holdfast.invariants import some
+from holdfast.log.janitor import Janitor
+from holdfast.log.ledger import Ledger
+from holdfast.log.records import FEED, Carried, Commit, Fence, Manifest, Prepare, SegmentRef, Taken
+from holdfast.log.records import Routing as RoutingFile
+from holdfast.log.segment import segment_name
+from holdfast.master import events as ev
+from holdfast.master import instructions as do
+from holdfast.spark.checkpoint import SparkNotes
+from holdfast.wire.handlers import handler
+
+INLINE_BYTES = 16 << 20
+"""Of rows inside one prepare."""
+WRITERS = 8
+
+
+@dataclass
+class SinkCounters:
+    """Which epoch each sink is at, as the last committed epoch left it."""
+
+    drawn: tuple[str, ...]
+    """The sinks of the job."""
+    counters: dict[str, int] = field(default_factory=dict)
+    dropped: frozenset[str] = frozenset()
+    """Sinks that shall not get the epoch that was prepared for them."""
+
+    def moved_on(self) -> dict[str, int]:
+        """As an epoch leaves them that goes to all sinks of the job."""
+        return self.counters | {name: self.counters.get(name, -1) + 1 for name in self.drawn}
+
+    def given(self, prepare: Prepare) -> tuple[str, ...]:
+        """The sinks that the epoch goes to, whoever prepared it."""
+        return tuple(name for name in prepare.given_to(self.counters) if name not in self.dropped)
+
+
+class StoreHandlers:
+    def __init__(
+        self,
+        ledger: Ledger,
+        incarnation: int,
+        history: History,
+        notes: SparkNotes,
+        sinks: SinkCounters,
+        time: Timekeeper,
+        sizes: Sizes,
+        has_functions: bool,
+    ) -> None:
+        self.ledger = ledger
+        self.ledger_lock = threading.RLock()
+        self.notes = notes
+        self.incarnation = incarnation
+        self.sinks = sinks
+        self.time = time
+        self.clock = Clock(time.clock)
+        self._janitor = Janitor(ledger.store, ledger.section_name, incarnation, self.notes.settle)
+        self._tidying = threading.Lock()
+        self._cut = 0  # where the master has last allowed to cut the log
+        self._history = history
+        self._sizes = sizes
+        self._prepares: dict[int, Prepare] = {}  # of the epoch in flight, by level
+        self._has_functions = has_functions
+        self._sinks_begun = 0  # the newest epoch of which a sink may have something
+
+    # --- routing, prepare, commit -------------------------------------------------------------------------
+
+    @handler
+    def store_routing(self, instruction: do.StoreRouting) -> ev.RoutingStored:
+        routing = instruction.routing
+        with self.ledger_lock:
+            self.ledger.put_routing(RoutingFile(routing.version, tuple(owner or "" for owner in routing.table)))
+        return ev.RoutingStored(instruction.id)
+
+    @handler
+    def store_prepare(self, instruction: do.StorePrepare) -> ev.PrepareStored:
+        attachments: list[bytes] = []
+        segments = self._segments(instruction, attachments)
+        epoch, level = instruction.fence.epoch, instruction.level
+        if level == 1:
+            clock, carried = self._first(instruction, attachments)
+        else:  # an epoch has one clock
+            clock, carried = self.prepare_of(epoch, 1).clock, None
+        seen = (tag.times for tag in instruction.tags)
+        times, before, after = self.time.advance(level, seen, lambda stage: self._sizes.opened(stage, epoch))
+        ours = Prepare(
+            fence=instruction.fence,
+            level=level,
+            ranges=instruction.ranges,
+            segments=segments,
+            clock=clock,
+            times=times,
+            watermark_before=before,
+            watermark_after=after,
+            routing=instruction.routing,
+            sinks=self.sinks.moved_on(),
+            spark=carried,
+            attachments=tuple(attachments),
+        )
+        stored: Prepare | None = None
+        try:
+            with self.ledger_lock:
+                stored = self.ledger.put_prepare(ours)
+        finally:
+            if level == 1 and (stored is None or stored.fence != ours.fence):
+                self.notes.not_stored()
+        self._prepares[stored.level] = stored
+        self.time.take(stored)
+        if level == 1:
+            self.clock.take(stored.clock)
+        faults.place("driver", "after-prepare", stored.fence.epoch)
+        content = ev.Prepared(stored.level, stored.fence, stored.ranges, self.sinks.given(stored))
+        return ev.PrepareStored(instruction.id, content)
+
+    def _first(self, instruction: do.StorePrepare, attachments: list[bytes]) -> tuple[int, Carried | None]:
+        """What is said once an epoch: its clock, and Spark's own files of the batch."""
+        reading = self.clock.read()
+        if reading.warning is not None:
+            self._history.note("warning", reading.warning)
+        carried, files = self.notes.carry(instruction.ranges[FEED])
+        carried = replace(carried, files={name: at + len(attachments) for name, at in carried.files.items()})
+        attachments += files
+        return reading.clock, carried
+
+    def _segments(self, instruction: do.StorePrepare, attachments: list[bytes]) -> tuple[SegmentRef, ...]:
+        """Rows that came inside a tag stay inside the prepare, as long as they are few in all: whoever applies the
+        epoch is sent the prepare. What is more goes into segments of their own."""
+        apart: list[tuple[str, bytes]] = []
+        found = placed(instruction, attachments, apart)
+        if apart:  # each is synced: one after the other is slow
+            with ThreadPoolExecutor(WRITERS, "holdfast-segments") as pool:
+                list(pool.map(lambda one: self.ledger.section.write(one[0], [one[1]]), apart))
+        return found
+
+    def prepare_of(self, epoch: int, level: int) -> Prepare:
+        known = self._prepares.get(level)
+        if known is None or known.fence.epoch != epoch:
+            with self.ledger_lock:
+                known = self.ledger.get_prepare(epoch, level)
+            known = some(known, f"epoch {epoch}.{level} is applied but not prepared")
+            self._prepares[level] = known
+        return known
+
+    @handler
+    def store_commit(self, instruction: do.StoreCommit) -> ev.CommitStored:
+        epoch = instruction.fence.epoch
+        faults.place("driver", "after-sinks", epoch)
+        with self.ledger_lock:
+            stored = self.ledger.put_commit(Commit(instruction.fence, instruction.ranges))
+        faults.place("driver", "after-commit", epoch)
+        self.sinks.counters = dict(self.prepare_of(epoch, 1).sinks)
+        return ev.CommitStored(instruction.id, stored.fence, stored.ranges)
+
+    # --- marks and notes ----------------------------------------------------------------------------------
+
+    def mark_failed(self, epoch: int, error: FunctionError) -> None:
+        with self.ledger_lock:
+            self.ledger.mark_failed(Fence(self.incarnation, epoch, 0), error.what)
+
+    def before_sinks(self, epoch: int) -> None:
+        """From here on the epoch may be seen: nobody may finish it with other functions any more.
+
+        Only functions can be mended, so only a job that has some pays for the mark.
+        """
+        if self._has_functions and self._sinks_begun != epoch:
+            with self.ledger_lock:
+                self.ledger.mark_applied(Fence(self.incarnation, epoch, 0))
+            self._sinks_begun = epoch
+
+    def note_taken(self, fence: Fence, sink: str) -> None:
+        """A start after this one must not give the epoch to this sink again, though others still wait for it."""
+        with self.ledger_lock:
+            self.ledger.put_taken(Taken(fence, sink))
+
+    # --- checkpoints and the cut of the log ---------------------------------------------------------------
+
+    @handler
+    def store_manifest(self, instruction: do.StoreManifest) -> ev.ManifestStored:
+        packs = [str(pack.file) for pack in instruction.packs]
+        where = {number: at for at, pack in enumerate(instruction.packs) for number in pack.slices}
+        manifest = Manifest(
+            instruction.epoch,
+            instruction.fence,
+            tuple(packs),
+            tuple(where[number] for number in range(len(where))),
+            verified_by="another container or the driver",
+        )
+        with self.ledger_lock:
+            self.ledger.put_manifest(manifest)
+        self._history.note("checkpoint", f"epoch {instruction.epoch}, {len(packs)} packs, verified")
+        return ev.ManifestStored(instruction.id)
+
+    @handler
+    def cut_log(self, instruction: do.CutLog) -> None:
+        self._cut = max(self._cut, instruction.epoch)
+        self.tidy()
+
+    def manifests(self) -> list[Manifest]:
+        with self.ledger_lock:
+            return self.ledger.manifests(self._history.corrupt)
+
+    def tidy(self) -> None:
+        """Delete what nobody needs any more; what is left over when its time is up goes the next time."""
+        with self._tidying:
+            self._janitor.round(self._cut)
+
+    def newest_owner(self) -> int:
+        with self.ledger_lock:
+            newest = self.ledger.newest_owner()
+        return newest.incarnation if newest is not None else 0
+
+
+def placed(
+    instruction: do.StorePrepare, attachments: list[bytes], apart: list[tuple[str, bytes]], room: int = INLINE_BYTES
+) -> tuple[SegmentRef, ...]:
+    """The segments of the tags as the prepare names them: rows that came in a tag are attached as long as there is
+    room, and get a file of their own (``apart``) when there is none."""
+    found = []
+    for tag in instruction.tags:
+        segment = tag.segment
+        if not segment.rows:
+            continue
+        if tag.rows is not None and len(tag.rows) <= room:
+            segment = replace(segment, inline=len(attachments))
+            attachments.append(tag.rows)
+            room -= len(tag.rows)
+        elif tag.rows is not None:
+            name = segment_name(instruction.fence, instruction.level, segment.partition, segment.task)
+            segment = replace(segment, name=name)
+            apart.append((name, tag.rows))
+        found.append(segment)
+    return tuple(found)

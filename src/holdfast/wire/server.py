@@ -1,0 +1,127 @@
+"""The door of a process: who may come in, what is asked by its type, and errors that cross whole.
+
+Flight already frames, streams and bounds messages; what is left to agree on is who speaks to whom. Every call
+carries two gRPC headers, the token and the id of the process that is meant, so that a stranger gets nothing and
+nobody ever talks to a newcomer on an old port.
+"""
+
+from __future__ import annotations
+
+import hmac
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from holdfast.errors import HoldfastError, TokenError
+from holdfast.wire.causes import named
+from holdfast.wire.client import TARGET_HEADER, TOKEN_HEADER
+from holdfast.wire.codec import MessageError, Sender, Tagged, pack, unpack_from
+from holdfast.wire.handlers import Table
+from holdfast.wire.messages import Address, Call, Push, Ticket
+
+T = TypeVar("T")
+Rows = tuple[pa.Schema, Iterator[tuple[pa.RecordBatch, Tagged]]]
+"""What a ticket's handler answers: batches, each with its part."""
+
+
+class Server(flight.FlightServerBase):
+    """DoAction is a call, DoGet takes rows out, DoPut brings rows in: no call moves bulk data both ways, so none can
+    fill both directions and stick. ``who`` is how errors speak of it."""
+
+    def __init__(self, name: str, token: str, host: str, who: str) -> None:
+        super().__init__(f"grpc://{host}:0", middleware={"door": Doorkeeper(token, name)})
+        self.address = Address(name, f"grpc://{host}:{self.port}")
+        self.table = Table()
+        self._who = who
+
+    def about(self, sender: Sender) -> Any:
+        """What handlers are given that ask for more than the call."""
+        raise NotImplementedError
+
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
+        with self._crossing():
+            call, sender = unpack_from(action.body.to_pybytes(), Call)
+            answer = self._handle(call, sender)
+            return iter([flight.Result(pack(answer, sender))])
+
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
+        with self._crossing():
+            schema, rows = self._handle(*unpack_from(ticket.ticket, Ticket))
+        return flight.GeneratorStream(schema, self._parts(rows))
+
+    def do_put(
+        self,
+        context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.FlightMetadataWriter,
+    ) -> None:
+        with self._crossing():
+            self._handle(*unpack_from(descriptor.command, Push), reader)
+
+    def _handle(self, message: Tagged, sender: Sender, *more: Any) -> Any:
+        found = self.table.find(type(message))
+        if found is None:
+            raise MessageError(
+                f"{self._who} does not take '{type(message).__name__}'.", safe="Nothing was read or changed."
+            )
+        return found.run(*((self.about(sender),) if found.about else ()), message, *more)
+
+    def _parts(self, rows: Iterator[tuple[pa.RecordBatch, Tagged]]) -> Iterator[tuple[pa.RecordBatch, bytes]]:
+        with self._crossing():
+            for batch, part in rows:
+                yield batch, pack(part)
+
+    def _crossing(self) -> _Crossing:
+        return _Crossing(self._who)
+
+
+class _Crossing:
+    """Turns our errors into Flight errors that carry them whole, and any other into one that says where it was."""
+
+    def __init__(self, who: str) -> None:
+        self._who = who
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, flight.FlightError | GeneratorExit):
+            return
+        if not isinstance(error, HoldfastError):
+            traceback.print_exception(error, file=sys.stderr)
+        raise flight.FlightServerError(named(error, self._who).to_wire()) from error
+
+
+class Doorkeeper(flight.ServerMiddlewareFactory):
+    """Lets a call in only if it has the token and means this process."""
+
+    def __init__(self, token: str, me: str) -> None:
+        super().__init__()
+        self._expected = f"Bearer {token}".encode()
+        self._me = me
+
+    def start_call(self, info: object, headers: Mapping[str, list[str]]) -> None:
+        lowered = {name.lower(): values[0] for name, values in headers.items() if values}
+        given = lowered.get(TOKEN_HEADER, "")
+        if not hmac.compare_digest(str(given).encode(), self._expected):
+            raise flight.FlightUnauthenticatedError(
+                TokenError(
+                    "The request has no valid token for this job.",
+                    safe="Nothing was read or changed.",
+                    todo="Connect through run.state() or format('holdfast') as the user who started the job.",
+                ).to_wire()
+            )
+        target = str(lowered.get(TARGET_HEADER, ""))
+        if target != self._me:
+            raise flight.FlightUnauthorizedError(
+                TokenError(
+                    f"The request is for '{target}', but '{self._me}' listens on this port now.",
+                    safe="Nothing was read or changed.",
+                    todo="Ask the master for the slice's present owner.",
+                ).to_wire()
+            )
