@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from simulator.scenario import SCENARIOS, Broken, loaded, scenario
+from simulator.scenario import SCENARIOS, SHIPPED, Broken, loaded, scenario
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -19,14 +19,17 @@ def main(arguments: list[str] | None = None) -> int:
     made.add_argument("--seeds", type=int, default=20, help="so many runs, one after the other")
     made.add_argument("--first", type=int, default=1, help="seed of the first of them")
     made.add_argument("--plant", metavar="MODULE:CLASS", help="a master with a bug: the scenario job must find it")
+    made.add_argument("--shipped", action="store_true", help="with --scenario job: the shipped containers and ledger")
     options = made.parse_args(arguments)
+    if options.shipped and options.scenario != "job":
+        made.error("--shipped goes with --scenario job")
     planted = {"make_master": loaded(options.plant)} if options.plant else {}
     names = ["job"] if planted else [options.scenario] if options.scenario else sorted(SCENARIOS)
     seeds = [options.seed] if options.seed is not None else range(options.first, options.first + options.seeds)
     began, failed = time.perf_counter(), []
     for seed in seeds:
         name = names[seed % len(names)]
-        failure = run(name, seed, options.trace, planted, tell=options.seed is not None)
+        failure = run(name, seed, options.trace, planted, tell=options.seed is not None, shipped=options.shipped)
         if failure:
             failed.append(f"{name} {seed}")
     if options.seed is None:
@@ -36,9 +39,9 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def run(name: str, seed: int, trace: bool, planted: Mapping[str, Any], *, tell: bool) -> bool:
+def run(name: str, seed: int, trace: bool, planted: Mapping[str, Any], *, tell: bool, shipped: bool = False) -> bool:
     """One run. True if it failed: anything that a machine raises counts, not only broken invariants."""
-    one = scenario(name)(seed, trace, **planted)
+    one = (loaded(SHIPPED) if shipped else scenario(name))(seed, trace, **planted)
     failure: Exception | None = None
     told = ""
     try:

@@ -37,8 +37,16 @@ class Job:
 
     def __init__(self, seed: int, trace: bool = False, **planted: Any) -> None:
         self.world = World(seed, trace)
-        chance = self.chance = self.world.random
-        store = DiskStore(chance.choice([1, 1, 2, 3]), chance.choice([1, 3, 8, 16]), ("a", "b")[: chance.randrange(3)])
+        self.chance = self.world.random
+        self.play(self.drawn_store(), **planted)
+
+    def drawn_store(self) -> DiskStore:
+        chance = self.chance
+        sinks = ("a", "b")[: chance.randrange(3)]
+        return DiskStore(chance.choice([1, 1, 2, 3]), chance.choice([1, 3, 8, 16]), sinks)
+
+    def play(self, store: DiskStore, **planted: Any) -> None:
+        chance = self.chance
         self.name, safety, recovery = self.drawn_safety()
         self.job = JobWorld(
             self.world,

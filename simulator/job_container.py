@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import FencedError, FunctionError, HoldfastError, StoreError, TokenError
+from holdfast.errors import FencedError, FunctionError, HoldfastError, TokenError
 from holdfast.invariants import Impossible
-from holdfast.master.events import Answer, CheckpointWritten, CopiesSent, PacksVerified
+from holdfast.master.events import Answer, CopiesSent
 from holdfast.master.instructions import (
     Activate,
     Apply,
@@ -96,6 +96,7 @@ class ContainerHost(Process):
             self.alive = False
             self.world.note(self.name, f"ends: {why}")
             self._job.ended(self)
+            self.model.close()
 
     def _may_stay(self) -> None:
         driver = self._job.drivers.get(self.driver)
@@ -167,9 +168,8 @@ class ContainerHost(Process):
                 behind = sum(epoch - version for version in versions.values())
                 self.work(0.01 + costs.replay * max(0, behind), self._finish, call)
             case WriteCheckpoint(slices=slices, epoch=epoch):
-                pinned = self.model.as_of(slices, epoch)
                 name = f"pack/{epoch}.{call.incarnation}.{told.fence.attempt}.{told.label}"
-                written = self._written(call, name, pinned)
+                written = self._written(call, self.model.checkpoint(told, name, chance))
                 self._job.links.transfer(self.name, STORE, costs.slice * len(slices), written, lambda: None)
             case VerifyPacks():
                 self.work(costs.slice * len(told.packs) / 1e9 + 0.01, self._verify, call)
@@ -203,14 +203,12 @@ class ContainerHost(Process):
         except HoldfastError as error:
             self._reply(call, error)
 
-    def _written(self, call: Call, name: str, states: Mapping[int, int]) -> Callable[[], None]:
+    def _written(self, call: Call, write: Callable[[], Answer]) -> Callable[[], None]:
         def done() -> None:
             try:
-                self._job.store.write_pack(name, states, self.world.random)
-            except StoreError as error:
+                self._reply(call, write())
+            except HoldfastError as error:
                 self._reply(call, error)
-            else:
-                self._reply(call, CheckpointWritten(call.instruction.id, name))
 
         return lambda: self.work(0.002, done)
 
@@ -218,12 +216,9 @@ class ContainerHost(Process):
         if not isinstance(call.instruction, VerifyPacks):
             raise Impossible(f"{call.instruction!r} is no VerifyPacks")
         try:
-            for pack in call.instruction.packs:
-                self._job.store.unpacked(pack.file)
-        except StoreError as error:
+            self._reply(call, self.model.verify(call.instruction))
+        except HoldfastError as error:
             self._reply(call, error)
-        else:
-            self._reply(call, PacksVerified(call.instruction.id))
 
     def _reply(self, call: Call, answer: Answer | HoldfastError) -> None:
         self._send(Reply(call.number, answer))
@@ -242,11 +237,7 @@ class Sending:
         self._open = [peer for peer, _ in told.to]
         self._held: list[tuple[str, int, int]] = []
         self._failed: dict[str, str] = {}
-        self._pinned = {
-            slice_: state
-            for slice_ in sorted(told.slices)
-            if (state := owner.model.state(slice_, told.epoch)) is not None
-        }
+        self._pinned = owner.model.pinned(told)
 
     def start(self) -> None:
         if not self._open:
@@ -292,4 +283,5 @@ class Sending:
             self._end()
 
     def _end(self) -> None:
+        self._owner.model.unpin(self._told)
         self._done(CopiesSent(self._told.id, tuple(self._held), dict(self._failed)))

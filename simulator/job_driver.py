@@ -83,6 +83,7 @@ class Driver(Process):
     def begin(self) -> None:
         """``owner/`` is taken; now it reads what is there."""
         job, store = self._job, self._job.store
+        store.reopened()
         self.spark.next_batch = store.spark_committed + 1
         self.tell(
             Started(

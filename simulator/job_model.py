@@ -11,13 +11,14 @@ bad luck.
 
 from __future__ import annotations
 
+import random
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from holdfast.errors import EpochGone, StoreError
 from holdfast.invariants import Impossible, invariant, some
-from holdfast.log.records import FEED, Batch, Fence, Ranges
+from holdfast.log.records import FEED, Batch, Fence, Ranges, SegmentRef
 from holdfast.master.events import (
     Activated,
     Answer,
@@ -27,6 +28,7 @@ from holdfast.master.events import (
     Demoted,
     Dropped,
     Pack,
+    PacksVerified,
     Prepared,
     PrepareStored,
     Restored,
@@ -39,12 +41,15 @@ from holdfast.master.instructions import (
     DropCopies,
     Forget,
     Restore,
+    SendCopies,
     StoreCommit,
     StorePrepare,
     ToContainer,
     Undo,
+    VerifyPacks,
     WriteCheckpoint,
 )
+from holdfast.wire.messages import Tag
 
 QUERY = "query"
 
@@ -130,6 +135,9 @@ class Store:
             raise StoreError(f"The checkpoint of epoch {checkpoint} is gone.", safe="Nothing was changed.")
         return self.unpacked(self.manifests[checkpoint][slice_])[slice_]
 
+    def write_pack(self, name: str, states: Mapping[int, int], chance: random.Random) -> None:
+        raise Impossible("this store has no disk")
+
     def unpacked(self, file: object) -> Mapping[int, int]:
         """slice → state"""
         if not isinstance(file, tuple):
@@ -156,6 +164,17 @@ class Store:
     def _rows(self, position: int) -> object:
         return self.prepares[position // self.levels + 1, position % self.levels + 1][1]
 
+    def output(self, slice_: int, epoch: int) -> int:
+        """What a sink must get of a slice."""
+        return self.oracle(slice_, epoch * self.levels)
+
+    def tag(self, batch: Batch, fence: Fence, level: int, rows: tuple[int, ...]) -> Tag:
+        """What an intake answers. Its rows carry its fence, as those of a plan that is not deterministic would."""
+        return Tag(SegmentRef(f"{batch.offsets}.{batch.tick} {rows} {fence}", 1, 0, 0, 0, 0))
+
+    def reopened(self) -> None:
+        """Somebody starts, and reads what is there."""
+
     def check(self, since: int = 0) -> None:
         """The commits above ``since``: no hole, every batch once, every sink the oracle's rows."""
         invariant(sorted(self.commits) == [*range(1, self.committed + 1)], "a hole in the commits")
@@ -170,7 +189,7 @@ class Store:
             levels = range(1, self.levels + 1)
             prepared = {self.prepares[epoch, level][0].ranges[FEED] for level in levels}
             invariant(prepared == {batch}, "committed as another batch")
-            outputs = tuple(self.oracle(slice_, epoch * self.levels) for slice_ in range(self.slices))
+            outputs = tuple(self.output(slice_, epoch) for slice_ in range(self.slices))
             invariant(all(self.taken[sink, epoch] == outputs for sink in self.sinks), "a sink got other rows")
 
     def check_checkpoint(self, epoch: int) -> None:
@@ -240,9 +259,41 @@ class Container:
             raise EpochGone(f"Epoch {epoch} of slices {sorted(found.keys() - there.keys())} is gone.")
         return there
 
-    def take_copy(self, slice_: int, epoch: int, state: int) -> None:
+    def output(self, slice_: int, position: int) -> int | None:
+        """What a scan finds of a slice that has come so far."""
+        return self.held.get(slice_, {}).get(position)
+
+    def pinned(self, told: SendCopies) -> Mapping[int, object]:
+        """What is sent of each slice, as of the epoch; it stays readable until ``unpin``."""
+        found = {slice_: self.state(slice_, told.epoch) for slice_ in sorted(told.slices)}
+        return {slice_: state for slice_, state in found.items() if state is not None}
+
+    def unpin(self, told: SendCopies) -> None:
+        pass
+
+    def take_copy(self, slice_: int, epoch: int, state: object) -> None:
+        if not isinstance(state, int):
+            raise Impossible(f"{state!r} is no state")
         if self.copies.get(slice_, (-1, 0))[0] < epoch:
             self.copies[slice_] = (epoch, state)
+
+    def checkpoint(self, told: WriteCheckpoint, name: str, chance: random.Random) -> Callable[[], Answer]:
+        """What writes the pack, as of what is pinned now."""
+        states = self.as_of(told.slices, told.epoch)
+
+        def write() -> Answer:
+            self.store.write_pack(name, states, chance)
+            return CheckpointWritten(told.id, name)
+
+        return write
+
+    def verify(self, told: VerifyPacks) -> Answer:
+        for pack in told.packs:
+            self.store.unpacked(pack.file)
+        return PacksVerified(told.id)
+
+    def close(self) -> None:
+        """Its process has ended."""
 
     def versions(self, slices: Iterable[int]) -> dict[int, int]:
         """The epochs of the copies that are here."""

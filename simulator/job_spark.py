@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from holdfast.errors import ContainerError
-from holdfast.invariants import invariant
-from holdfast.log.records import FEED, Batch, SegmentRef
+from holdfast.errors import ContainerError, StoreError
+from holdfast.invariants import invariant, some
+from holdfast.log.records import FEED, Batch
 from holdfast.master.events import Failed, IntakeDone, SinkDone
 from holdfast.master.feed import BatchOffered, FailBatch, FinishBatch, RefuseBatch
 from holdfast.master.instructions import Instruction, RunIntake, RunSink
-from holdfast.wire.messages import Tag
 from simulator.job_model import spark_batch
 
 if TYPE_CHECKING:
@@ -120,16 +119,17 @@ class Spark:
         if host is None or not host.answers:
             return None
         position = (epoch - 1) * self._job.store.levels + level
-        versions = host.model.held.get(slice_, {})
-        invariant(position in versions, f"a scan of slice {slice_} on {owner} found no output of {epoch}.{level}")
-        return versions[position]
+        found = host.model.output(slice_, position)
+        return some(found, f"a scan of slice {slice_} on {owner} found no output of {epoch}.{level}")
 
     def _ended(self, told: RunIntake | RunSink, rows: tuple[int, ...]) -> None:
         if isinstance(told, RunIntake):
-            # Its rows carry its fence, as those of a plan that is not deterministic would.
-            batch = told.ranges[FEED]
-            segment = SegmentRef(f"{batch.offsets}.{batch.tick} {rows} {told.fence}", 1, 0, 0, 0, 0)
-            self._driver.tell(IntakeDone(told.id, (Tag(segment),)))
+            try:
+                tag = self._job.store.tag(told.ranges[FEED], told.fence, told.level, rows)
+            except StoreError as error:
+                self._driver.tell(Failed(told.id, error))
+            else:
+                self._driver.tell(IntakeDone(told.id, (tag,)))
         else:
             self._job.store.put_sink(told.sink, told.fence.epoch, rows, note=not told.last)
             self._driver.tell(SinkDone(told.id))

@@ -46,7 +46,7 @@ def test_a_tree_wants_its_shards_in_parts() -> None:
     assert tree.terms().shards == Cut(4, 3, 3)
     ring = tree.ring()
     assert ring is not None
-    assert (ring["policy"], ring["cut"]) == ("Tree", {"m": 4, "n": 3, "parts": 3})
+    assert (ring.policy, ring.cut) == (hf.Tree(parts=3), Cut(4, 3, 3))
     assert Options(safety=hf.Shards(m=4), recovery=hf.Line()).terms().shards == Cut(4, 2, 1)
 
 

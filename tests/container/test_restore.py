@@ -97,7 +97,7 @@ class Shop:
     def restored(self, epoch: int, *plans: StagePlan) -> dict[str, list[Any]]:
         with self.job(*plans) as job:
             revived = Revived(job)
-            revived.load_packs(range(SLICES), 0, {})
+            revived.load_packs(range(SLICES), None)
             revived.replay(epoch)
             return results(job, revived, epoch)
 
@@ -148,7 +148,7 @@ def test_every_stage_of_a_slice_goes_on_from_its_own_version(shop: Shop) -> None
             revived = Revived(job)
             for name, version in at.items():
                 with shop.job() as source:
-                    source.restore(range(SLICES), version, 0, {})
+                    source.restore(range(SLICES), version, 0)
                     for number in range(SLICES):
                         state = job.stages[name].operator.new_slice()
                         state.activate(source.stages[name].held(number).state.demote())
@@ -177,7 +177,7 @@ def test_slices_at_different_versions_beside_one_another(shop: Shop) -> None:
         revived = Revived(job)
         for number, version in ((0, 0), (1, 2)):
             with shop.job() as source:
-                source.restore([number], version, 0, {})
+                source.restore([number], version, 0)
                 for name, stage in job.stages.items():
                     state = stage.operator.new_slice()
                     state.activate(source.stages[name].held(number).state.demote())
@@ -256,8 +256,8 @@ def test_prepares_that_name_no_graph_go_by_their_epoch(shop: Shop) -> None:
 def test_a_container_of_a_replaced_driver_does_not_replay_what_came_after_it(shop: Shop) -> None:
     shop.log(1)
     with shop.job(COUNTS) as job:
-        job.restore(range(SLICES), 1, 0, {})
+        job.restore(range(SLICES), 1, 0)
         shop.change(1, moved(COUNTS, 5))
         shop.log(2, numbers=(0, 5))
         with pytest.raises(StoreError, match="a later graph of the job than the one that runs here"):
-            job.restore(range(SLICES), 2, 0, {})
+            job.restore(range(SLICES), 2, 0)

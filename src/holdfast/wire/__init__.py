@@ -1,1 +1,1 @@
-"""What crosses between processes, and how: framing, the calling side, errors by their cause."""
+"""What crosses between processes: messages and their codec, who handles them, the calling side and the door."""
