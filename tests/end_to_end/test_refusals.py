@@ -150,7 +150,8 @@ def test_a_corrupted_segment_while_live_state_exists(drill: Drill, go: Runner) -
 def test_a_corrupted_checkpoint_falls_back_to_the_one_before(drill: Drill, go: Runner) -> None:
     go(drill, store_every=1)
     packs = sorted((drill.base / "store" / "main" / "checkpoint").glob("*.pack"))
-    newest = packs[-1].name.split("-")[0]
+    complete = sorted((drill.base / "store" / "main" / "checkpoint").glob("*.complete"))  # one may be half written
+    newest = complete[-1].name.split(".")[0]
     for pack in packs:
         if pack.name.startswith(newest):
             flip(pack)

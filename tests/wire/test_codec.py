@@ -21,8 +21,18 @@ from holdfast.recovery.policies import Auto, Line, Star
 from holdfast.ring.messages import BranchTicket, Holding, JoinRing, Owned, Report
 from holdfast.ring.overlay.messages import Hello, Publication, Route
 from holdfast.safety.shards import Cut, Held, PieceName, Version
-from holdfast.wire import codec
-from holdfast.wire.codec import MessageError, Sender, Tagged, Within, from_plain, pack, to_plain, unpack, unpack_from
+from holdfast.wire.codec import (
+    VERSION,
+    MessageError,
+    Sender,
+    Tagged,
+    Within,
+    from_plain,
+    pack,
+    to_plain,
+    unpack,
+    unpack_from,
+)
 from holdfast.wire.messages import Applied, Apply, CopiesSent, Restored, StageFigures, Tag, Undo, VerifyPacks
 from holdfast.wire.questions import Collect, Get, ScanTicket
 
@@ -135,7 +145,7 @@ GOOD = {"is": "Undo", "container": "c0", "fence": {"incarnation": 1, "epoch": 2,
 
 
 def body(message: object, **head: Any) -> bytes:
-    text = json.dumps({"version": codec.VERSION, "sender": ["j", 1], "message": message, "blobs": [], **head}).encode()
+    text = json.dumps({"version": VERSION, "sender": ["j", 1], "message": message, "blobs": [], **head}).encode()
     return len(text).to_bytes(4, "little") + text
 
 

@@ -27,13 +27,13 @@ from holdfast.driver.containers import ContainerHandlers
 from holdfast.driver.counts import Counts
 from holdfast.driver.epochs import EpochJobs
 from holdfast.driver.history import EpochFigures
-from holdfast.driver.loads import shares
 from holdfast.driver.row_times import RowTimes
 from holdfast.driver.sizes import Sizes
 from holdfast.driver.store import StoreHandlers
 from holdfast.driver.story import bug
+from holdfast.driver.upkeep import Upkeep
 from holdfast.driver.watermarks import Timekeeper
-from holdfast.errors import CorruptionError, FencedError, FunctionError, HoldfastError
+from holdfast.errors import FencedError, FunctionError, HoldfastError
 from holdfast.interpreter import leaving, until_exit
 from holdfast.invariants import Impossible, some
 from holdfast.launch.fleet import Fleet
@@ -46,7 +46,6 @@ from holdfast.spark.quiet import quiet
 from holdfast.wire.causes import named
 from holdfast.wire.client import Unreachable
 from holdfast.wire.handlers import Table
-from holdfast.wire.questions import AskLoads, Scrub
 
 LOG = logging.getLogger("holdfast")
 CLOCK_SECONDS = 0.25
@@ -75,13 +74,7 @@ class Stopping(Exception):
 
 class Shell:
     def __init__(
-        self,
-        brain: Brain,
-        fleet: Fleet,
-        store: StoreHandlers,
-        jobs: EpochJobs,
-        sizes: Sizes,
-        counts: Counts,
+        self, brain: Brain, fleet: Fleet, store: StoreHandlers, jobs: EpochJobs, sizes: Sizes, counts: Counts
     ) -> None:
         self._brain, self._fleet, self._store, self._jobs = brain, fleet, store, jobs
         self._sizes, self._counting = sizes, counts
@@ -96,6 +89,7 @@ class Shell:
         self.on_error: Callable[[], None] = lambda: None  # the run is over
         self.look: Callable[[], HoldfastError | None] = lambda: None  # what has ended the run meanwhile, if anything
         self._containers = ContainerHandlers(brain, fleet, store, sizes, counts)
+        self._upkeep = Upkeep(brain, fleet, store)
         self._table = Table(self._containers, store)
         self._spark_table = Table(jobs)
         self._row_times = RowTimes(jobs.plan.time_columns)
@@ -125,6 +119,9 @@ class Shell:
 
     def suspects(self) -> frozenset[str]:
         return self._fleet.suspects
+
+    def scrub(self) -> int:
+        return self._upkeep.scrub()
 
     def tell(self, event: ev.Event) -> None:
         self._brain.tell(event)
@@ -178,7 +175,7 @@ class Shell:
                         self.on_commit(self.last)
                     return None
                 case FailBatch(error=error):
-                    if isinstance(error, FunctionError) and self._still_ours():
+                    if isinstance(error, FunctionError) and self._upkeep.still_ours():
                         self._store.mark_failed(self.machine.committed + 1, error)
                     raise self._failed_with(error)
                 case RefuseBatch():
@@ -207,22 +204,6 @@ class Shell:
                 return
             finally:
                 self._gate.release()
-
-    def scrub(self) -> int:
-        """Read the log above the newest checkpoint back; if part is bad, checkpoint while live state is past it."""
-        with self._brain.changed:
-            committed, table = self.machine.committed, self.machine.routing.table
-        container = next((name for name in table if name), None)
-        manifests = self._store.manifests()
-        if container is None:
-            return 0
-        try:
-            first = manifests[-1].epoch + 1 if manifests else 1
-            return self._fleet.call(container, Scrub(first, committed)).segments
-        except CorruptionError as error:
-            self.history.corrupt(error)
-            self.tell(ev.CheckpointWanted(error.what))
-            raise
 
     def _failed_with(self, error: Exception) -> Exception:
         """Spark wraps what ``foreachBatch`` raises into text; whoever waits for the query gets the error itself."""
@@ -320,32 +301,18 @@ class Shell:
                 self.tell(ev.Clock(now))
             if now - looked > LOADS_SECONDS:
                 looked = now
-                self._behind.submit(self._look_at_loads)
+                self._behind.submit(self._upkeep.look_at_loads)
             if now - owner_looked > LOOK_SECONDS and (look is None or look.done()):
                 owner_looked = now
                 look = self._behind.submit(self._look_around)
             if now > tidied and (tidy is None or tidy.done()):
                 tidied = now + TIDY_SECONDS
-                tidy = self._behind.submit(self._tidy)
-
-    def _tidy(self) -> None:
-        try:
-            if not self._brain.over and self._still_ours():
-                self._store.tidy()
-        except HoldfastError as error:  # nothing depends on it, and the next round is due before long
-            self.history.failed("tidying up", error)
+                tidy = self._behind.submit(self._upkeep.tidy)
 
     def _look_around(self) -> bool:
         if self.error is None and not self._stopping and (error := self.look()) is not None:
             self._fatal(error)
-        return self._still_ours()
-
-    def _look_at_loads(self) -> None:
-        answers = self._fleet.call_all(AskLoads(), timeout=10.0)
-        with self._brain.changed:
-            owners = self.machine.routing.table
-        if loads := shares({name: answer.loads for name, answer in answers.items()}, owners):
-            self.tell(ev.LoadsSeen(loads))
+        return self._upkeep.still_ours()
 
     # --- in the pool --------------------------------------------------------------------------------------
 
@@ -353,7 +320,7 @@ class Shell:
         if self._brain.over:
             return  # the run is over: nothing more is done, or written, for it
         try:
-            if instruction.looks and not self._still_ours():
+            if instruction.looks and not self._upkeep.still_ours():
                 return
             answer = self._do(instruction)
         except Unreachable:
@@ -377,13 +344,6 @@ class Shell:
         if isinstance(instruction, do.StoreCommit):
             self._count(instruction.fence.epoch)
         return answer
-
-    def _still_ours(self) -> bool:
-        newest = self._store.newest_owner()
-        if newest > self.incarnation:
-            self.tell(ev.OwnerSeen(newest))
-            return False
-        return True
 
     def _count(self, epoch: int) -> None:
         first, jobs = self._store.prepare_of(epoch, 1), self._jobs
@@ -427,7 +387,7 @@ class Shell:
         if isinstance(instruction, do.RunSink):
             # Marked first, then looked: a successor owns first and reads marks then, so one of us sees the other.
             self._store.before_sinks(instruction.fence.epoch)
-        if instruction.looks and not self._still_ours():
+        if instruction.looks and not self._upkeep.still_ours():
             return None
         found = self._spark_table.find(type(instruction))
         if found is None:
