@@ -35,7 +35,8 @@ from holdfast.log.ledger import Ledger
 from holdfast.log.records import FEED, Batch, Commit, Fence, Manifest, Prepare, SegmentRef
 from holdfast.log.segment import SegmentWriter, segment_name
 from holdfast.log.store import Store
-from holdfast.operators.aggregate import AggregateSpec, Column, StageSpec
+from holdfast.operators.aggregate import StageSpec
+from holdfast.operators.spec import AggregateSpec, Column
 from holdfast.operators.stage import InputPlan, StagePlan
 from holdfast.recovery.policies import Auto, Line, Star, Structure, Tree
 from holdfast.ring.messages import AskLeaves, Drill, JoinRing, RingTerms

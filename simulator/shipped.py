@@ -38,7 +38,8 @@ from holdfast.log.store import Store as FileStore
 from holdfast.master.events import Answer, CommitStored, Pack, Prepared, PrepareStored
 from holdfast.master.instructions import Instruction, SendCopies, StoreCommit, StorePrepare, ToContainer, VerifyPacks
 from holdfast.master.instructions import WriteCheckpoint as Write
-from holdfast.operators.aggregate import AggregateSpec, Column, StageSpec
+from holdfast.operators.aggregate import StageSpec
+from holdfast.operators.spec import AggregateSpec, Column
 from holdfast.operators.stage import InputPlan, StagePlan
 from holdfast.safety.policies import Terms
 from holdfast.wire.codec import pack, unpack

@@ -25,7 +25,8 @@ from holdfast.log.ledger import Ledger
 from holdfast.log.records import FEED, Batch, Fence, Manifest, Prepare, SegmentRef
 from holdfast.log.segment import SegmentWriter, segment_name
 from holdfast.log.store import Store
-from holdfast.operators.aggregate import AggregateSpec, Column, StageSpec
+from holdfast.operators.aggregate import StageSpec
+from holdfast.operators.spec import AggregateSpec, Column
 from holdfast.operators.stage import InputPlan, StagePlan
 from holdfast.wire.client import A, Client, Unreachable
 from holdfast.wire.codec import MessageError, Sender, pack

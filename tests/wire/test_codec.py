@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from holdfast.errors import HoldfastError
 from holdfast.log.records import Fence, SegmentRef
-from holdfast.operators.aggregate import AggregateSpec, Column, StageSpec
+from holdfast.operators.aggregate import StageSpec
+from holdfast.operators.spec import AggregateSpec, Column
 from holdfast.operators.stage import InputPlan, StagePlan
 from holdfast.recovery.plans import Branch
 from holdfast.recovery.policies import Auto, Line, Star
