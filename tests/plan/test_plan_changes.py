@@ -9,6 +9,7 @@ import pytest
 from pyspark import cloudpickle
 
 from holdfast.operators.aggregate import StageSpec
+from holdfast.operators.cumulative import CumulativeSpec
 from holdfast.operators.distinct import DistinctSpec
 from holdfast.operators.join import JoinSpec
 from holdfast.operators.process import ProcessSpec, same_function
@@ -39,6 +40,7 @@ def windows(**changes: Any) -> WindowSpec:
     return replace(WindowSpec(KEYS, (N, TOTAL), VALUES, 10 * SECOND, 10 * SECOND, "event", "v2"), **changes)
 
 
+GROWING = CumulativeSpec(KEYS, (N, TOTAL), VALUES, 10 * SECOND, SECOND, "event", "v2")
 SESSIONS = SessionSpec(KEYS, (N, TOTAL), VALUES, SECOND, "event", "v2")
 COUNT = StateSpec("count", "value", "bigint")
 PAGES = StateSpec("pages", "map", "bigint", "string")
@@ -77,7 +79,7 @@ def test_the_same_graph_is_no_change(spec: Spec) -> None:
     assert compare([stored], [plan(spec)], ["a"], ["a"]) == Comparison((), (), False)
 
 
-@pytest.mark.parametrize("spec", [COUNTS, windows(), windows(every=SECOND), windows(mode="update"), SESSIONS])
+@pytest.mark.parametrize("spec", [COUNTS, windows(), windows(every=SECOND), windows(mode="update"), GROWING, SESSIONS])
 def test_aggregates_come_and_go(spec: Any) -> None:
     assert changed(spec, replace(spec, aggregates=(HIGH, TOTAL))) == [
         "stage 'one': aggregate 'high' is new: it starts at null for the keys there are",
@@ -193,6 +195,7 @@ def test_a_class_that_is_pickled_anew_is_the_same_function() -> None:
         (windows(), windows(size=20 * SECOND), "stage 'one': size: 10000000 in the store, 20000000 now"),
         (windows(), windows(early=5), "stage 'one': early results: False in the store, True now"),
         (SESSIONS, replace(SESSIONS, gap=7), "stage 'one': gap: 1000000 in the store, 7 now"),
+        (GROWING, replace(GROWING, every=2 * SECOND), "stage 'one': every: 1000000 in the store, 2000000 now"),
         (TOP, replace(TOP, k=4), "stage 'one': k: 3 in the store, 4 now"),
         (JOIN, replace(JOIN, how="left"), "stage 'one': how: inner in the store, left now"),
         (DISTINCT, replace(DISTINCT, within=5), "stage 'one': within: 1000000 in the store, 5 now"),
@@ -249,6 +252,8 @@ EXACT_AND_OTHER = (N, HIGH, TOTAL, MEAN)
         windows(aggregates=EXACT_AND_OTHER, early=5),
         windows(aggregates=EXACT_AND_OTHER, size=10, every=2, unit="rows", time=None),
         windows(aggregates=EXACT_AND_OTHER, size=10, every=10, unit="rows", time=None),
+        replace(GROWING, aggregates=EXACT_AND_OTHER),
+        replace(GROWING, aggregates=EXACT_AND_OTHER, unit="clock", time=None),
         replace(SESSIONS, aggregates=EXACT_AND_OTHER),
         replace(PROCESS, states=(COUNT, PAGES, StateSpec("last", "rows", "double", limit=3))),
     ],
