@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -58,3 +60,60 @@ def test_sinks_and_orders_in_sparks_words(tmp_path: Path, spark: SparkSession) -
     finally:
         for table in ("words_counts", "words_changes"):
             spark.sql(f"DROP TABLE IF EXISTS {table}")
+
+
+Form = Callable[[str], Any]
+FORMS: dict[str, Form] = {"name": lambda name: name, "column": F.col, "expression": lambda name: F.expr(f"{name}")}
+
+
+def drawn(read: hf.Stream, other: hf.Stream, form: Form, how: str) -> dict[str, hf.StageStream]:
+    """Every place that takes a column, with a column of that form."""
+    g, v, ts = form("g"), form("v"), form("ts")
+
+    def newest(key: Any, rows: Any, context: Any) -> Any:
+        yield {"g": key, "rows": len(list(rows)), "at": context.watermark}
+
+    def keyed(verb: str) -> hf.KeyedStream:
+        return read.select([form("g"), v], ts).key_by([g], name=f"{verb}_{how}")
+
+    window, same = hf.tumbling("20 s"), other.select("g", "w", F.col("us").alias("ts"))
+    where = F.col("v") > 10 if how == "column" else "v > 10"
+    sums = {"n": hf.count(v), "some": hf.count(where=where), "total": hf.sum(v, where=where), "last": hf.max(ts)}
+    windows = keyed("window").window(window, time=ts).agg(kinds=hf.count(), most=hf.max(v))
+    return {
+        "agg": keyed("agg").agg(**sums, kinds=hf.count_distinct(v, where=where), rough=hf.approx_distinct(v)),
+        "window": windows,
+        "session": keyed("session").window(hf.session("3 s"), time=ts).agg(n=hf.count(), least=hf.min(v)),
+        "best of windows": windows.top_k(
+            1, by=form("most"), per=[form("window_start"), form("window_end")], name=f"best_{how}"
+        ),
+        "rows of windows": keyed("rows").window(window, time=ts).top_k(2, by=[v]),
+        "join": keyed("join").join(other.key_by(form("g")), time=(ts, form("us")), within="1 s", how="left"),
+        "both": read.key_by(g, ts, name=f"both_{how}").join(same.key_by(g, ts), time=ts, within="1 s"),
+        "distinct": keyed("distinct").distinct(time=ts, within="10 s"),
+        "top_k": keyed("top_k").top_k(3, by=v),
+        "per": read.top_k(1, by=v, per=g, name=f"per_{how}"),
+        "process": keyed("process").process(newest, "g bigint, rows bigint, at timestamp", time=ts),
+        "lookup": keyed("lookup").lookup(read.key_by(g, name=f"peer_{how}").agg(seen=hf.count())),
+    }
+
+
+def test_a_column_is_a_name_a_column_or_an_expression(tmp_path: Path, spark: SparkSession) -> None:
+    made = spark.range(200).selectExpr("id % 4 AS g", "id AS v", "timestamp_seconds(1767225600 + id) AS ts")
+    made.coalesce(1).write.parquet(str(tmp_path / "in"))
+    files = spark.readStream.schema("g bigint, v bigint, ts timestamp").parquet(str(tmp_path / "in"))
+    job = hf.Job("columns", spark, store=tmp_path / "store")
+    read = job.read(files, name="rows")
+    other = job.read(files.selectExpr("g", "v AS w", "ts AS us"), name="others")
+    stages = {how: drawn(read, other, form, how) for how, form in FORMS.items()}
+    for how, of in stages.items():
+        for verb, stage in of.items():
+            stage.write("memory", name=f"{verb.replace(' ', '_')}_{how}_rows")
+    with job.start(containers=1, slices=2, trigger="availableNow") as run:
+        run.await_termination()
+        for verb in stages["name"]:
+            by_name, *others = (
+                sorted(map(str, spark.table(f"{verb.replace(' ', '_')}_{how}_rows").collect())) for how in FORMS
+            )
+            assert by_name, verb
+            assert [rows == by_name for rows in others] == [True, True], verb

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from pyspark.sql import Column
 
+from holdfast.api.columns import column as checked
 from holdfast.plan.aggregate import Aggregate as Aggregate  # it is asked for here
 from holdfast.plan.frames import Given, Where
 
 Condition = str | Column
+_ROLE = "What an aggregate is of"
 
 
 def count(column: str | Column | None = None, *, where: Condition | None = None) -> Aggregate:
@@ -52,12 +54,12 @@ def stddev(column: str | Column, *, where: Condition | None = None) -> Aggregate
 
 def first(column: str | Column, ignore_nulls: bool = False) -> Aggregate:
     """The first value in the log's order."""
-    return Aggregate("first", column, (("ignore_nulls", ignore_nulls),))
+    return Aggregate("first", checked(_ROLE, column), (("ignore_nulls", ignore_nulls),))
 
 
 def last(column: str | Column, ignore_nulls: bool = False) -> Aggregate:
     """The last value in the log's order."""
-    return Aggregate("last", column, (("ignore_nulls", ignore_nulls),))
+    return Aggregate("last", checked(_ROLE, column), (("ignore_nulls", ignore_nulls),))
 
 
 def approx_distinct(column: str | Column, rsd: float = 0.05, *, where: Condition | None = None) -> Aggregate:
@@ -70,9 +72,12 @@ def count_distinct(column: str | Column, *, where: Condition | None = None) -> A
 
     Several of one column, each with a ``where`` of its own, keep every value once for all of them.
     """
-    return Aggregate("count_distinct", column, where=None if where is None else Where(where))
+    kept = None if where is None else Where(checked("where", where))
+    return Aggregate("count_distinct", checked(_ROLE, column), where=kept)
 
 
 def _kept(column: str | Column | None, where: Condition | None) -> Given | None:
     """The column, null in rows that do not count."""
-    return column if where is None else Where(where, column)
+    if column is not None:
+        checked(_ROLE, column)
+    return column if where is None else Where(checked("where", where), column)

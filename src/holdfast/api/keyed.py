@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pyspark.sql import Column
 
 from holdfast.api.choices import one_of, without_on
+from holdfast.api.columns import ColumnOrName, column
 from holdfast.api.states import compiled
 from holdfast.api.stream import Order, Stream
 from holdfast.api.windows import Window, span
@@ -77,6 +78,7 @@ class KeyedStream:
         """
         one_of("late", late, "count", "keep")
         one_of("mode", mode, "append", "update")
+        _check_time(time)
         return WindowedStream(self, window, time, span(lateness, least=0), mode, early, late == "keep", ahead)
 
     @without_on
@@ -85,7 +87,7 @@ class KeyedStream:
         other: KeyedStream,
         *,
         how: How = "inner",
-        time: str | tuple[str | Column, str | Column] | None = None,
+        time: ColumnOrName | tuple[ColumnOrName, ColumnOrName] | None = None,
         within: str | tuple[str, str] | None = None,
         lateness: str = "0 s",
         late: Late = "count",
@@ -108,8 +110,11 @@ class KeyedStream:
             )
         one_of("how", how, "inner", "left", "right", "full")
         _late_rows_are_counted("A join", late)
-        times = (time, time) if isinstance(time, str) else (time or (None, None))
-        if within is not None and None in times:
+        times: tuple[ColumnOrName | None, ColumnOrName | None] = (None, None)
+        if time is not None:
+            left, right = time if isinstance(time, tuple) else (time, time)
+            times = (column("The event time", left), column("The event time", right))
+        if within is not None and time is None:
             raise PlanError("A join within a time needs the event time of both sides.", todo="join(…, time='ts')")
         bounds: tuple[int | None, int | None] = (None, None)
         if within is not None:
@@ -151,6 +156,7 @@ class KeyedStream:
         most ``error`` of new ones is dropped.
         """
         _late_rows_are_counted("distinct", late)
+        _check_time(time)
         if (within is None) != (time is None):
             raise PlanError(
                 "distinct needs both or neither of 'time' and 'within'.", todo="distinct(time='ts', within='1 h')"
@@ -198,6 +204,7 @@ class KeyedStream:
         ``late="count"`` they are counted instead.
         """
         _late_rows_are_counted("process", late, "give")
+        _check_time(time)
         one_of("rows", rows, "dicts", "arrow")
         one_of("errors", errors, "fail", "dead_letter")
         draft = self._draft("process", lateness=lateness, ahead=ahead)
@@ -309,6 +316,11 @@ class StageStream(Stream):
         return self._node.stage
 
 
+def _check_time(given: object) -> None:
+    if given is not None:
+        column("The event time", given)
+
+
 def _check_top_k(k: int, ties: str) -> None:
     if k < 1 or ties not in ("cut", "all"):
         raise PlanError(f"There is no top_k({k}, ties={ties!r}).", todo="k from 1 on; ties='cut' or 'all'.")
@@ -337,7 +349,9 @@ def _refuse_strangers(aggregates: Mapping[str, Aggregate]) -> None:
 
 
 def _ordering(by: Order | Sequence[Order]) -> list[tuple[str | Column, bool]]:
-    single = isinstance(by, str | Column) or (isinstance(by, tuple) and len(by) == 2 and by[1] in ("asc", "desc"))
+    single = not isinstance(by, list | tuple) or (
+        isinstance(by, tuple) and len(by) == 2 and isinstance(by[1], str) and by[1] in ("asc", "desc")
+    )
     found: list[tuple[str | Column, bool]] = []
     for one in [by] if single else by:  # type: ignore[union-attr]
         said = sorted_as(one) if isinstance(one, Column) else None
@@ -353,7 +367,7 @@ def _ordering(by: Order | Sequence[Order]) -> list[tuple[str | Column, bool]]:
         value, direction = one if isinstance(one, tuple) else (one, "desc")
         if direction not in ("asc", "desc"):
             raise PlanError(f"There is no order '{direction}'.", todo="Use 'asc' or 'desc'.")
-        found.append((value, direction == "desc"))
+        found.append((column("What top_k orders by", value), direction == "desc"))
     if not found:
         raise PlanError("top_k needs at least one column to order by.")
     return found

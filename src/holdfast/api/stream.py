@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
+from holdfast.api.columns import ColumnOrName
+from holdfast.api.columns import columns as columns_of
 from holdfast.errors import PlanError
 from holdfast.plan import epochs
 from holdfast.plan.epochs import Epoch
@@ -46,13 +48,14 @@ class Stream:
     def columns(self) -> list[str]:
         return [name for name in self._frame.columns if name != DIFF]
 
-    def select(self, *columns: str | Column) -> Stream:
+    def select(self, *columns: ColumnOrName | Sequence[ColumnOrName]) -> Stream:
+        chosen = columns_of("A column of select", columns)
         return self._step(
             "select",
-            lambda frame, hidden: frame.select(*columns, *hidden),
+            lambda frame, hidden: frame.select(*chosen, *hidden),
             filters=False,
             before=origins,
-            given=columns,
+            given=chosen,
         )
 
     def where(self, condition: str | Column) -> Stream:
@@ -90,15 +93,16 @@ class Stream:
         across = dict(zip(self.columns, other.columns, strict=True))
         return Stream(self._job, Union(self._node, other._node, across), frame)
 
-    def key_by(self, *keys: Given, name: str | None = None) -> KeyedStream:
+    def key_by(self, *keys: ColumnOrName | Sequence[ColumnOrName], name: str | None = None) -> KeyedStream:
         """Bring rows together by key, for one of the verbs that keep state. ``name`` is the stage's, by which it finds
         its state again; without one it is made from what the stage does: ``clicks_by_product_agg``.
         """
         from holdfast.api.keyed import KeyedStream
 
-        if not keys:
+        chosen = columns_of("A key", keys)
+        if not chosen:
             raise PlanError("key_by needs at least one column.")
-        return KeyedStream(self, keys, name)
+        return KeyedStream(self, chosen, name)
 
     def top_k(
         self,
@@ -123,8 +127,9 @@ class Stream:
         if per is None:
             keys: tuple[Given, ...] = WINDOW if windowed else (Constant("all", 0),)
         else:
-            keys = (per,) if isinstance(per, str | Column) else tuple(per)
-        final = windowed and all(column in keys for column in WINDOW) and not updating(self._node)
+            keys = columns_of("per of top_k", [per])
+        plain = {self._job._view(self._frame).plain(key) for key in keys}
+        final = windowed and plain.issuperset(WINDOW) and not updating(self._node)
         hidden = per is None and not windowed
         keyed = KeyedStream(self, keys, name, by=() if per is None else None)
         return keyed._top_k(k, by, ties, rank, final=final, hidden=hidden)
