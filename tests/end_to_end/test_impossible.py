@@ -24,7 +24,7 @@ from holdfast.log.ledger import Ledger
 from holdfast.log.store import Store
 from holdfast.master.instructions import StoreCommit
 from holdfast.master.machine import Master
-from holdfast.driver import loop as shell
+from holdfast.driver import brain
 
 if __debug__:
     sys.exit("to be run with -O")
@@ -41,7 +41,7 @@ class CommitsBeforeTheSinks(Master):
 base = Path({base!r})
 spark = session({{"master": "local[1]"}})
 for master in (CommitsBeforeTheSinks, Master):
-    shell.Master = master
+    brain.Master = master
     print("BEGINS", master.__name__)
     job = hf.Job("planted", spark, store=str(base / "store"))
     rows = spark.readStream.schema("k long").option("maxFilesPerTrigger", 1).parquet(str(base / "in"))
