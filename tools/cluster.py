@@ -163,8 +163,9 @@ class Cluster:
 
 
 _FOR_DAEMONS = ("SPARK_DAEMON_JAVA_OPTS", "SPARK_LAUNCHER_OPTS")
-# Spark's daemons take the next port when theirs is taken; the master must be where its URL says.
-_STAY_ON_PORT = {"SPARK_MASTER_OPTS": "-Dspark.port.maxRetries=0"}
+# Spark's daemons take the next port when theirs is taken; the master must be where its URL says. Its REST server, which
+# has one port for all masters of a machine, would then end the second of two clusters.
+_STAY_ON_PORT = {"SPARK_MASTER_OPTS": "-Dspark.port.maxRetries=0 -Dspark.master.rest.enabled=false"}
 
 
 def marked(cluster: str) -> list[int]:
