@@ -11,9 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 from common import choose, measure_apart, median, parser, report, scratch, session, table
+from kit import baselines
 from kit.changes import watch
 from kit.contestants import Holdfast, under_load
 from kit.load import Files
@@ -22,13 +24,18 @@ from kit.plots import plot
 
 RECONSTRUCT, STOP_AND_COPY, TABLE, REPARTITION = "reconstruct", "stop-and-copy", "table", "repartition"
 LEAST = 3.0  # seconds of a window: fewer samples say nothing, and a short disturbance is not blown up by them
+CHANGES: dict[str, Callable[[Any, int], None]] = {
+    RECONSTRUCT: lambda run, count: run.scale(containers=count),
+    STOP_AND_COPY: baselines.scale_stopped,
+    TABLE: lambda run, count: run.scale(threads=count),
+    REPARTITION: baselines.repartition,
+}
 NOTE = "Database, Spark and containers share them, so everybody disturbs everybody, also before the change."
 
 
 def compete(method: str, options: argparse.Namespace) -> dict[str, Any]:
     import holdfast as hf
 
-    vertical = method in (TABLE, REPARTITION)
     with (
         session(options.memory) as spark,
         scratch() as folder,
@@ -40,8 +47,7 @@ def compete(method: str, options: argparse.Namespace) -> dict[str, Any]:
         try:
             with under_load(made, options.burst, options.calm) as loaded:
                 for count in (2, 1) * options.repeat:
-                    wanted = {"threads": count} if vertical else {"containers": count}
-                    change = lambda wanted=wanted: made.run.scale(**wanted, method=method)  # noqa: E731
+                    change = lambda count=count: CHANGES[method](made.run, count)  # noqa: E731
                     start = time.time()
                     one = watch(made, loaded, f"to {count}", change, options.calm)
                     windows.append((start, start + max(LEAST, one.seconds)))

@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 from common import choose, measure_apart, parser, report, scratch, session, table
+from kit import baselines
 from kit.changes import Change, measured, watch
 from kit.contestants import ROCKSDB, Holdfast, SparkRocksDB, await_commit, under_load
 from kit.load import Files
@@ -22,6 +23,10 @@ from kit.plots import millions, plot
 RECONSTRUCT, STOP_AND_COPY, SPARK = "reconstruct", "stop-and-copy", "spark"
 STEPS = (4, 2)
 NOTE = "Four containers and Spark share them: what scaling out gains in speed cannot be seen here, only what it costs."
+
+
+def scale_live(run: Any, containers: int) -> None:
+    run.scale(containers=containers)
 
 
 def holdfast(method: str, keys: int, options: argparse.Namespace) -> list[Change]:
@@ -34,7 +39,8 @@ def holdfast(method: str, keys: int, options: argparse.Namespace) -> list[Change
             found = []
             with under_load(made, options.burst, options.calm) as loaded:
                 for count in STEPS:
-                    change = lambda count=count: made.run.scale(containers=count, method=method)  # noqa: E731
+                    scale = baselines.scale_stopped if method == STOP_AND_COPY else scale_live
+                    change = lambda count=count, scale=scale: scale(made.run, count)  # noqa: E731
                     found.append(watch(made, loaded, f"to {count}", change, options.calm))
             return found
         finally:

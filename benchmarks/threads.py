@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from common import choose, measure_apart, parser, report, scratch, session, table
+from kit import baselines
 from kit.changes import watch
 from kit.contestants import Holdfast, Sampler, cpu_seconds, under_load
 from kit.load import Files
@@ -37,6 +38,10 @@ def busiest(made: Holdfast, burst: int) -> float:
     return max(((one + two) / 2 for one, two in pairwise(rates)), default=0.0)
 
 
+def resize(run: Any, method: str, threads: int) -> None:
+    baselines.repartition(run, threads) if method == REPARTITION else run.scale(threads=threads)
+
+
 def compete(method: str, keys: int, options: argparse.Namespace) -> dict[str, Any]:
     import holdfast as hf
 
@@ -47,11 +52,11 @@ def compete(method: str, keys: int, options: argparse.Namespace) -> dict[str, An
             changes = []
             with under_load(made, options.burst, options.calm) as loaded:
                 for count in STEPS:
-                    change = lambda count=count: made.run.scale(threads=count, method=method)  # noqa: E731
+                    change = lambda count=count: resize(made.run, method, count)  # noqa: E731
                     changes.append(watch(made, loaded, f"to {count}", change, options.calm))
             cores = {}
             for count in (1, 2):
-                made.run.scale(threads=count, method=method)
+                resize(made.run, method, count)
                 made.run.await_settled(60)
                 cores[count] = busiest(made, options.burst)
             return {"changes": [one.to_dict() for one in changes], "cores": cores}

@@ -203,13 +203,13 @@ class Job:
 
     def scale(self) -> None:
         self.job.containers_wanted = self.chance.randrange(1, 7)
-        self.wish(ScaleWanted(self.job.containers_wanted, stopping=self.chance.random() < 0.3))
+        self.wish(ScaleWanted(self.job.containers_wanted))
 
     def move(self) -> None:
         slices = range(self.job.store.slices)
         if host := self.any_container():
             some = frozenset(self.chance.sample(slices, self.chance.randrange(1, len(slices) + 1)))
-            self.wish(MoveWanted(some, host.name, stopping=self.chance.random() < 0.3))
+            self.wish(MoveWanted(some, host.name))
 
     def heat(self) -> None:
         loads = tuple((slice_, self.chance.choice([0.01, 0.01, 2.0])) for slice_ in range(self.job.store.slices))

@@ -196,7 +196,7 @@ def drive(config: dict[str, Any], spark: SparkSession, during: Callable[[hf.Run]
         run.stop()
 
 
-WISHES = ("scale", "scale", "move", "threads", "stop-and-copy")
+WISHES = ("scale", "scale", "move", "threads")
 BLOWS = ("kill", "kill", "kill all")
 
 
@@ -206,8 +206,8 @@ def anything(run: hf.Run, draw: random.Random, deeds: Sequence[str] = WISHES + B
     number = draw.randint(1, 4)
     alive = [one.name for one in run.status().containers if one.alive]
     match deed:
-        case "scale" | "stop-and-copy":
-            run.scale(containers=number, method="stop-and-copy" if deed == "stop-and-copy" else None)
+        case "scale":
+            run.scale(containers=number)
         case "move" if alive:
             slices = run._file.slices
             with contextlib.suppress(hf.ContainerError):  # it may just be leaving, or dying

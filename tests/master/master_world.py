@@ -366,10 +366,10 @@ class World:
     def wish(self, driver: Driver, chance: random.Random) -> None:
         """A person scales or moves."""
         if chance.random() < 0.5:
-            self.tell(driver, ScaleWanted(chance.randint(1, 4), stopping=chance.random() < 0.2))
+            self.tell(driver, ScaleWanted(chance.randint(1, 4)))
         elif driver.containers:
             slices = frozenset(chance.sample(range(self.slices), chance.randint(1, self.slices)))
-            self.tell(driver, MoveWanted(slices, chance.choice(list(driver.containers)), chance.random() < 0.2))
+            self.tell(driver, MoveWanted(slices, chance.choice(list(driver.containers))))
 
     def trouble(self, driver: Driver, chance: random.Random) -> None:
         """One fault of any kind."""

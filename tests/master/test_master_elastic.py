@@ -355,18 +355,6 @@ def test_slices_go_where_a_copy_is() -> None:
     assert frozenset().union(*(one.slices for one in play.asked_for(Activate))) == owned(play, "a")
 
 
-def test_stop_and_copy_holds_the_next_epoch_until_state_is_there() -> None:
-    play = ready("ab", slices=4)
-    play.tell(MoveWanted(frozenset({0, 1}), "b", stopping=True))
-    sending = play.take(SendCopies)
-    assert play.offer(1).asked_for(RunIntake) == []
-    play.tell(success(sending))
-    play.run()
-    assert play.master.routing.table == ("b",) * 4
-    assert [type(one) for one in play.asked if isinstance(one, Demote | RunIntake)] == [Demote, RunIntake]
-    assert play.asked_for(FinishBatch) == [FinishBatch(batch(1), 2)]
-
-
 # ------------------------------------------------------------------------------------------------ shrinking
 
 

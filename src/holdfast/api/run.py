@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 END_SECONDS = 30.0  # of Spark's query, once it was told to end
 LOG = logging.getLogger("holdfast")
-Method = Literal["reconstruct", "stop-and-copy"]
-ThreadMethod = Literal["table", "repartition"]
 
 
 class Run:
@@ -208,13 +206,11 @@ class Run:
         *,
         threads: int | None = None,
         container: str | None = None,
-        method: Method | ThreadMethod | None = None,
     ) -> None:
         """Have so many containers, or so many threads in each (or in one ``container``), while the job runs.
 
         Returns at once for containers: slices move behind the epochs, and ``await_settled`` waits for them. Threads
-        have changed when it returns. ``method="stop-and-copy"`` (containers) and ``"repartition"`` (threads) are how
-        others do it, for comparison: no epoch runs meanwhile.
+        have changed when it returns.
         """
         self._refuse_stopped()
         if containers is None and threads is None:
@@ -222,11 +218,11 @@ class Run:
         if (containers is not None and containers < 1) or (threads is not None and threads < 1):
             raise PlanError("There must be at least one container and one thread.", safe="Nothing was changed.")
         if containers is not None:
-            self._shell.tell(ev.ScaleWanted(containers, stopping=method == "stop-and-copy"))
+            self._shell.tell(ev.ScaleWanted(containers))
         if threads is not None:
-            self._scale_threads(threads, container, repartition=method == "repartition")
+            self._scale_threads(threads, container)
 
-    def move(self, slices: Iterable[int], to: str, *, method: Method = "reconstruct") -> None:
+    def move(self, slices: Iterable[int], to: str) -> None:
         """Have these slices on that container, while the job runs. ``await_settled`` waits for it."""
         self._refuse_stopped()
         wanted = frozenset(slices)
@@ -241,7 +237,7 @@ class Run:
                 safe="Nothing was moved.",
                 todo=f"Those alive are: {', '.join(self._fleet.alive())}.",
             )
-        self._shell.tell(ev.MoveWanted(wanted, to, stopping=method == "stop-and-copy"))
+        self._shell.tell(ev.MoveWanted(wanted, to))
 
     def await_settled(self, timeout: float = 600.0) -> bool:
         """Wait until nothing recovers, moves, comes or leaves and every copy is where it shall be; whether it is so.
@@ -372,18 +368,16 @@ class Run:
         if self._is_stopping or isinstance(self._shell.error, FencedError):
             self._refuse_stopped()
 
-    def _scale_threads(self, threads: int, container: str | None, *, repartition: bool) -> None:
+    def _scale_threads(self, threads: int, container: str | None) -> None:
         if container is not None and container not in self._fleet.alive():
             raise ContainerError(f"There is no living container '{container}'.", safe="Nothing was changed.")
         began = time.monotonic()
-        call = SetThreads(threads, repartition)
-        with self._shell.between_epochs() if repartition else contextlib.nullcontext():
-            if container is not None:
-                self._fleet.call(container, call)
-            else:
-                launcher = self._fleet.launcher
-                launcher.settings = replace(launcher.settings, threads=threads)  # those that come later too
-                self._fleet.call_all(call, timeout=None)
+        if container is not None:
+            self._fleet.call(container, SetThreads(threads))
+        else:
+            launcher = self._fleet.launcher
+            launcher.settings = replace(launcher.settings, threads=threads)  # those that come later too
+            self._fleet.call_all(SetThreads(threads), timeout=None)
         where = container or "every container"
         self._shell.history.note("threads", f"{threads} threads in {where}", seconds=time.monotonic() - began)
 

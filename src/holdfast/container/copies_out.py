@@ -47,7 +47,7 @@ def copy(job: HostedJob, call: SendCopies, token: str) -> CopiesSent:
     job.reading.pin(name, call.epoch)
     try:
         walk = Walk(job, name, call.epoch, Counter(number for _, slices in call.to for number in slices))
-        bucket = Bucket(None if call.at_once else job.copy_bandwidth)
+        bucket = Bucket(job.copy_bandwidth)
         speaker = Sender(job.job, call.fence.incarnation)
         senders = [
             PeerSender(walk, bucket, Client(addresses[peer], token, speaker), sorted(slices), speaker, call.silence)

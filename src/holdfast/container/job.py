@@ -98,7 +98,7 @@ class HostedJob:
     def limit(self, rates: Mapping[str, float | None]) -> None:
         """Other limits from now on, in bytes a second, for those links that are named."""
         buckets = {"upload": self.upload, "download": self.download, "from_store": self.from_store}
-        named = {name: rates[name] for name in buckets if name in rates}
+        named = {name: rates[name] for name in (*buckets, "copies") if name in rates}
         for name, rate in named.items():
             if rate is not None and (type(rate) not in (int, float) or not 0 < rate < math.inf):
                 raise ContainerError(
@@ -106,7 +106,10 @@ class HostedJob:
                     safe="The limits are as they were.",
                 )
         for name, rate in named.items():
-            buckets[name].limit(rate)
+            if name == "copies":  # every sending has a bucket of its own
+                self.copy_bandwidth = rate
+            else:
+                buckets[name].limit(rate)
 
     # --- apply, undo, commit ------------------------------------------------------------------------------
 

@@ -76,7 +76,6 @@ class Elastic:
         """Slices that the ring is bringing back."""
         self._uneven = False
         self._by_hand = False
-        self._stopping = False
         self._loads: Mapping[int, float] | None = None
         self._now = 0.0
 
@@ -110,7 +109,7 @@ class Elastic:
     def scale(self, event: ScaleWanted) -> None:
         before = self.members.wanted
         self._asking.ask_all(self.members.handle(event))
-        self._by_hand, self._stopping = False, event.stopping
+        self._by_hand = False
         self._uneven = self.members.gathered
         if before != event.containers:
             self.operations.begin("rescale", f"from {before} to {event.containers} containers")
@@ -121,7 +120,7 @@ class Elastic:
             return
         self._by_hand = True
         moves = dict.fromkeys(event.slices, event.to)
-        planned = self.migration.plan(moves, stopping=event.stopping)
+        planned = self.migration.plan(moves)
         self.operations.begin("move", f"{len(moves)} slices to {event.to}", planned)
 
     def loads(self, event: LoadsSeen) -> None:
@@ -246,10 +245,9 @@ class Elastic:
         loads = None if self._uneven else self._loads
         self._uneven, self._loads = False, None
         wanted = level(self._progress.owners, self.members.staying, loads, self.copies.held)
-        planned = self.migration.plan(wanted, stopping=self._stopping)
+        planned = self.migration.plan(wanted)
         if planned and not self.operations.running("rescale"):
             self.operations.begin("balance", f"{len(planned)} slices change their container")
-        self._stopping = False
 
     def _release(self, moment: Moment) -> None:
         """A container may go when it owns nothing and every copy that shall be is somewhere else."""

@@ -169,10 +169,9 @@ class CheckpointWanted(Event):
 
 @dataclass(frozen=True)
 class ScaleWanted(Event):
-    """So many containers from now on. ``stopping``: no epoch runs while state is on its way (the baseline)."""
+    """So many containers from now on."""
 
     containers: int
-    stopping: bool = False
 
 
 @dataclass(frozen=True)
@@ -181,7 +180,6 @@ class MoveWanted(Event):
 
     slices: frozenset[int]
     to: str
-    stopping: bool = False
 
 
 @dataclass(frozen=True)

@@ -447,8 +447,7 @@ class Master(View):
         if flight.step or (levels and not self._all_applied(levels)):
             return
         if levels < progress.levels:
-            if levels or not elastic.moves.stopping:
-                self._step(RunIntake(self.fence, levels + 1, flight.ranges))
+            self._step(RunIntake(self.fence, levels + 1, flight.ranges))
         elif left := [sink for sink in flight.sinks(self._job.sinks) if sink not in flight.sinks_done]:
             self._step(RunSink(self.fence, left[0], last=len(left) == 1))
         else:

@@ -17,13 +17,15 @@ from holdfast.master.moves import Move, Moves, Phase, grouped, slices_of
 from holdfast.master.progress import Moment, Position, Progress
 from holdfast.master.requests import Asking
 
-AT_ONCE = 32
-"""So many slices of one owner are copied for moves at a time: the first are there while the last still wait."""
 IDLE_SECONDS = 3.0
-"""So long without an epoch, and a slice in dual mode changes hands without having been compared in one."""
 
 
 class Migration:
+    at_once = 32
+    """So many slices of one owner are copied for moves at a time: the first are there while the last still wait."""
+    idle_seconds = IDLE_SECONDS
+    """So long without an epoch, and a slice in dual mode changes hands without having been compared in one."""
+
     def __init__(self, progress: Progress, copies: Copies, drops: Drops, asking: Asking) -> None:
         self.moves = Moves()
         self._progress = progress
@@ -32,13 +34,13 @@ class Migration:
         self._asking = asking
         self._quiet_since = 0.0
 
-    def plan(self, wanted: Mapping[int, str], *, stopping: bool) -> frozenset[int]:
+    def plan(self, wanted: Mapping[int, str]) -> frozenset[int]:
         """Set these slices on their way; those of them that are not there already, or on another way."""
         planned = set()
         for slice_, to in sorted(wanted.items()):
             source = self._progress.owners[slice_]
             if source is not None and source != to and slice_ not in self.moves.of:
-                self.moves.of[slice_] = Move(slice_, source, to, stopping)
+                self.moves.of[slice_] = Move(slice_, source, to)
                 planned.add(slice_)
         return frozenset(planned)
 
@@ -111,12 +113,12 @@ class Migration:
             return False
 
         def ready(move: Move) -> bool:
-            idle = moment.now - max(self._quiet_since, move.since) >= IDLE_SECONDS
+            idle = moment.now - max(self._quiet_since, move.since) >= self.idle_seconds
             return (
                 move.phase is Phase.DUAL
                 and move.task is None
                 and move.position == here
-                and (move.proven or move.stopping or idle)
+                and (move.proven or idle)
                 and move.slice not in moment.writing
                 and progress.rests(move.slice, here)
             )
@@ -167,7 +169,7 @@ class Migration:
             if move.source == owner and move.phase is Phase.COPY and move.not_before <= now
         ]
         found: Sendings = defaultdict(set)
-        for move in moves if self.moves.stopping else moves[:AT_ONCE]:
+        for move in moves[: self.at_once]:
             if move.to not in self._copies.held[move.slice]:
                 found[move.to].add(move.slice)
         return found

@@ -27,8 +27,6 @@ class Move:
     slice: int
     source: str
     to: str
-    stopping: bool = False
-    """No epoch runs until it is there: stop-and-copy, the baseline."""
     phase: Phase = Phase.COPY
     position: Position = NOWHERE
     task: str | None = None
@@ -64,10 +62,6 @@ class Moves:
 
     def __bool__(self) -> bool:
         return bool(self.of)
-
-    @property
-    def stopping(self) -> bool:
-        return any(move.stopping for move in self.of.values())
 
     @property
     def dual(self) -> frozenset[int]:

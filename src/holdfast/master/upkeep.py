@@ -89,7 +89,6 @@ class Upkeep:
                         moment.committed,
                         to,
                         moving=due is moving,
-                        at_once=moves.stopping,
                     )
                 )
 

@@ -282,8 +282,6 @@ class SendCopies(ToContainer, Call[CopiesSent]):
     to: tuple[tuple[str, frozenset[int]], ...]
     moving: bool = False
     """The slices are on their way there."""
-    at_once: bool = False
-    """The job stands still until they are there: as fast as it goes."""
     silence: float = field(default=10.0, compare=False, repr=False)
     """A peer that takes nothing for so many seconds has failed."""
     addresses: tuple[Address, ...] = field(default=(), compare=False, repr=False)

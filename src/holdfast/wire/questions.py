@@ -71,7 +71,7 @@ class SetThreads(Call[ThreadsSet]):
 
 @dataclass(frozen=True)
 class SetLimits(Call[Done]):
-    """Other limits from now on, in bytes a second, for the links that are named: upload, download, from_store."""
+    """Other limits from now on, in bytes a second, for what is named: upload, download, from_store, copies."""
 
     links: Mapping[str, float | None]
 
