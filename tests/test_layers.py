@@ -32,13 +32,6 @@ LAYERS = (
 SPEAK_SPARK = ("testing", "cli", "api", "driver", "spark", "launch", "plan")
 """Who may import pyspark or py4j."""
 
-KNOWN = {
-    ("driver.start", "holdfast.api.options"),
-    ("driver.start", "holdfast.api.run"),
-    ("driver.start", "holdfast.api.job"),
-}
-"""Breaks that are there still, as (module, what it imports). One that is gone is taken off here, and none comes."""
-
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 
@@ -97,22 +90,14 @@ def breaks(found: Import) -> str | None:
     return f"'{room}' stands {'beside' if RANK[room] == RANK[below] else 'below'} '{below}'"
 
 
-def _key(found: Import) -> tuple[str, str]:
-    top = found.imported.partition(".")[0]
-    return found.module, found.imported if top == "holdfast" else top
-
-
 def test_every_room_has_its_layer() -> None:
     rooms = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     assert rooms - {"py"} == RANK.keys() & rooms, sorted(rooms - RANK.keys())
 
 
 def test_nothing_imports_what_stands_above_it() -> None:
-    wrong = [(found, why) for found in imports(ROOT) if (why := breaks(found)) is not None]
-    new = [f"{found.place}  ({why})" for found, why in wrong if _key(found) not in KNOWN]
-    assert not new, "\n" + "\n".join(new)
-    gone = KNOWN - {_key(found) for found, _ in wrong}
-    assert not gone, f"these are mended, take them off KNOWN: {sorted(gone)}"
+    wrong = [f"{found.place}  ({why})" for found in imports(ROOT) if (why := breaks(found)) is not None]
+    assert not wrong, "\n" + "\n".join(wrong)
 
 
 def test_the_test_sees_a_break(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.api.options import DEFAULT
+from holdfast.driver.options import DEFAULT
 from holdfast.master.flight import Flight
 from holdfast.master.machine import Master
 from holdfast.master.migration import Migration

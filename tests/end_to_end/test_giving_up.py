@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
 from holdfast.api.keyed import StageStream
-from holdfast.api.run import SECTION
 from holdfast.driver import sizes
+from holdfast.driver.live_job import SECTION
 from holdfast.log.ledger import Ledger
 from holdfast.log.store import Store
 

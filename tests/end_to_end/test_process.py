@@ -28,8 +28,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import holdfast as hf
-from holdfast.api.run import SECTION
 from holdfast.driver import upgrade as upgrading
+from holdfast.driver.live_job import SECTION
 from holdfast.log.ledger import Ledger
 from holdfast.log.store import Store
 

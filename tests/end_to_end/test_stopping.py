@@ -21,8 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 import holdfast as hf
-from holdfast.api.run import SECTION
 from holdfast.driver import loop as shell
+from holdfast.driver.live_job import SECTION
 from holdfast.log.ledger import Ledger
 from holdfast.log.store import Store
 

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from holdfast.api.drawing import Drawing
-from holdfast.api.options import DEFAULT, OnOverflow, Options, Where
 from holdfast.api.stream import Stream
+from holdfast.driver.options import DEFAULT, OnOverflow, Options, Where
 from holdfast.errors import PlanError
 from holdfast.launch.fleet import Silence
 from holdfast.master.autoscale import Autoscale, PerExecutor
@@ -99,6 +99,7 @@ class Job(Drawing):
         ``drop_sinks`` names sinks that were removed while an epoch was under way, and shall not get it: without a word
         about them such a start is refused.
         """
+        from holdfast.api.run import Run
         from holdfast.driver.start import start
 
         options = Options(
@@ -120,7 +121,7 @@ class Job(Drawing):
             drop=drop,
             drop_sinks=drop_sinks,
         )
-        return start(self, self.plan().overflowing(on_overflow), options)
+        return Run(self, start(self, self.plan().overflowing(on_overflow), options))
 
     def plan(self) -> JobPlan:
         plan = JobPlan(*self._drawn(), self.spark)

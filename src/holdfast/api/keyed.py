@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import Column
 
-from holdfast.api.choices import one_of, without_on
 from holdfast.api.columns import ColumnOrName, column
 from holdfast.api.states import compiled
 from holdfast.api.stream import Order, Stream
@@ -24,6 +23,7 @@ from holdfast.operators.spec import Column as PlainColumn
 from holdfast.operators.top_k import TopKSpec
 from holdfast.operators.window_top_k import WindowTopKSpec
 from holdfast.plan.aggregate import Aggregate
+from holdfast.plan.choices import one_of, without_on
 from holdfast.plan.ddl import schema_of
 from holdfast.plan.draft import Draft
 from holdfast.plan.frames import Given

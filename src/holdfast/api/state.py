@@ -109,13 +109,13 @@ class State:
         """Pin the newest committed epoch, read it, and if it has gone meanwhile begin again with a newer one."""
         deadline = time.monotonic() + READ_SECONDS
         while True:
-            self._run._refuse_stale()
+            self._run._live.refuse_stale()
             epoch = self._run._shell.machine.committed
             try:
                 with self._pinned(epoch) as reader:
                     found = read(epoch, reader)
             except (EpochGone, Unreachable) as error:
-                self._run._refuse_stale()
+                self._run._live.refuse_stale()
                 if time.monotonic() > deadline:
                     raise ContainerError(
                         f"No committed epoch of '{self._stage}' could be read for {READ_SECONDS:.0f} s: {error}",

@@ -10,10 +10,10 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from holdfast.api.options import Options
-from holdfast.api.run import SECTION, Run
+from pyspark.sql import SparkSession
+
 from holdfast.container.messages import Host
 from holdfast.driver import upgrade as upgrading
 from holdfast.driver.brain import Brain
@@ -21,7 +21,9 @@ from holdfast.driver.counts import Counts
 from holdfast.driver.endpoint import Desk, Questions
 from holdfast.driver.epochs import EpochJobs, sink_is_gone
 from holdfast.driver.history import History
+from holdfast.driver.live_job import SECTION, LiveJob
 from holdfast.driver.loop import Shell
+from holdfast.driver.options import Options
 from holdfast.driver.routes import Routes
 from holdfast.driver.sizes import Sizes
 from holdfast.driver.store import SinkCounters, StoreHandlers
@@ -47,14 +49,21 @@ from holdfast.spark.sinks import FileSink, Sink, for_each_batch, open_sink
 from holdfast.wire import tokens
 
 if TYPE_CHECKING:
-    from holdfast.api.job import Job
     from holdfast.plan.graph import Sink as SinkPlan
     from holdfast.spark.stream import JobPlan
 
 READY_SECONDS = 180.0
 
 
-def start(job: Job, plan: JobPlan, options: Options) -> Run:
+class Job(Protocol):
+    """What a job is to its start, beside its plan."""
+
+    name: str
+    spark: SparkSession
+    store: str
+
+
+def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
     spark = job.spark
     compat.version_of(spark)  # refuses what it does not know
     if any(query.name == job.name for query in spark.streams.active):
@@ -152,7 +161,9 @@ def start(job: Job, plan: JobPlan, options: Options) -> Run:
         shell = Shell(brain, fleet, log, jobs, sizes, counts)
         desk.table.add(Questions(file, owner.incarnation, plan, brain, routes, fleet))
         safety = "the log alone" if options.safety is None else str(options.safety)
-        run = Run(job, plan, ledger, shell, fleet, desk, jobs, file, options.pace, options.autoscale, safety)
+        run = LiveJob(
+            job.name, spark, plan, ledger, shell, fleet, desk, jobs, file, options.pace, options.autoscale, safety
+        )
         opened.pop_all()
         opened.callback(run.stop)
         tokens.keep(file.job_id, owner.incarnation, token)
@@ -276,16 +287,16 @@ def _timekeeper(ledger: Ledger, plan: JobPlan, committed: int) -> Timekeeper:
     return keeper
 
 
-def _begin(run: Run, found: Found, options: Options) -> None:
-    ledger, shell, machine = run._ledger, run._shell, run._shell.machine
+def _begin(run: LiveJob, found: Found, options: Options) -> None:
+    ledger, shell, machine = run.ledger, run.shell, run.shell.machine
     checkpoints = [0, 0, *(manifest.epoch for manifest in ledger.manifests(shell.history.corrupt))]
     routing = ledger.last_routing()
     shell.begin(
         ev.Started(
             incarnation=shell.incarnation,
-            levels=run._plan.levels,
-            sinks=tuple(sink.name for sink in run._plan.sinks),
-            slices=run._file.slices,
+            levels=run.plan.levels,
+            sinks=tuple(sink.name for sink in run.plan.sinks),
+            slices=run.file.slices,
             containers=options.containers,
             safety=options.terms(),
             from_copies=not isinstance(options.way_back, FromStore),
@@ -301,31 +312,31 @@ def _begin(run: Run, found: Found, options: Options) -> None:
     )
     if not found.committed and not found.prepared:
         # The first intake needs no container, so Spark may begin while they start.
-        run._start_query()
+        run.start_query()
     if not shell.wait_for(lambda: machine.gathered, READY_SECONDS):
-        raise ContainerError(f"The containers of job '{run.job.name}' did not come up in {READY_SECONDS:.0f} s.")
-    run._raise_error()
+        raise ContainerError(f"The containers of job '{run.name}' did not come up in {READY_SECONDS:.0f} s.")
+    run.raise_error()
     if run.query is None:
         # State that cannot be brought back must be known before anything new is written.
         while not shell.wait_for(lambda: machine.whole or machine.unrestored is not None, 60):
             pass
-        run._raise_error()
+        run.raise_error()
         if machine.unrestored is not None:
             raise machine.unrestored
-        run._start_query()
+        run.start_query()
 
 
-def _take_folders(run: Run, found: Found) -> None:
+def _take_folders(run: LiveJob, found: Found) -> None:
     """Spark's file sink skips numbers that it has seen: a folder must be as far as this store says it is, and ours."""
-    files = [sink for sink in run._jobs.sinks.values() if isinstance(sink, FileSink)]
+    files = [sink for sink in run.jobs.sinks.values() if isinstance(sink, FileSink)]
     for sink in files:
-        ours = Claim(run._file.job_id, sink.name, run.job.name, run._ledger.store.uri)
-        claimed = claims.look(run.job.spark, sink.path, ours)
+        ours = Claim(run.file.job_id, sink.name, run.name, run.ledger.store.uri)
+        claimed = claims.look(run.spark, sink.path, ours)
         expected = found.counters.get(sink.name, -1)
         given = sink.name in found.given
         if given and sink.mend(expected + 1):
             what = f"sink '{sink.name}': what it had of epoch {found.committed + 1} is written again"
-            run._shell.history.note("mended", what)
+            run.shell.history.note("mended", what)
         there = sink.newest()
         if there != expected and not (given and there == expected + 1):
             raise StoreError(
@@ -335,7 +346,7 @@ def _take_folders(run: Run, found: Found) -> None:
                 todo="Give the sink a folder of its own, or the folder and the name that it had with this store.",
             )
         if not claimed:
-            claims.take(run.job.spark, sink.path, ours)
+            claims.take(run.spark, sink.path, ours)
 
 
 def _open(job: Job, file: JobFile, sink: SinkPlan) -> Sink:

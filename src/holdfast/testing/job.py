@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyspark.sql.types import StructType
 
 from holdfast.api.drawing import Drawing
-from holdfast.api.options import OnOverflow, checked_overflow
 from holdfast.api.stream import Stream
+from holdfast.driver.options import OnOverflow, checked_overflow
 from holdfast.errors import PlanError
 from holdfast.plan.compile import Plan
 from holdfast.plan.ddl import schema_of

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from holdfast.api.bandwidth import bytes_a_second
-from holdfast.api.choices import one_of, trigger_of
+from holdfast.driver.bandwidth import bytes_a_second
 from holdfast.errors import PlanError
 from holdfast.launch.fleet import Silence
 from holdfast.master.autoscale import Autoscale, PerExecutor
+from holdfast.plan.choices import one_of, trigger_of
 from holdfast.plan.compile import MAX_SLICES
 from holdfast.recovery.policies import Auto, Chained, Line, Recovery, Star, Tree
 from holdfast.ring.messages import JoinRing

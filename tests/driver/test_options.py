@@ -8,7 +8,7 @@ import pytest
 
 import holdfast as hf
 from holdfast import testing
-from holdfast.api.options import Options
+from holdfast.driver.options import Options
 from holdfast.recovery.policies import Chained
 from holdfast.safety.shards import Cut
 
