@@ -92,7 +92,7 @@ def breaks(found: Import) -> str | None:
 
 def test_every_room_has_its_layer() -> None:
     rooms = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    assert rooms - {"py"} == RANK.keys() & rooms, sorted(rooms - RANK.keys())
+    assert rooms <= RANK.keys(), sorted(rooms - RANK.keys())
 
 
 def test_nothing_imports_what_stands_above_it() -> None:
