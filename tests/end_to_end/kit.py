@@ -371,7 +371,7 @@ class EpochsGoOn:
         """Wait until so many more are committed."""
         goal = self.committed + count
         assert self.run._shell.wait_for(lambda: self.committed >= goal, seconds), f"stuck: {self.run.status()}"
-        self.run._raise_error()
+        self.run._live.raise_error()
 
     def settle(self, seconds: float = NEVER) -> None:
         assert self.run.await_settled(seconds), f"never settled: {self.run.status()}"

@@ -243,7 +243,7 @@ def test_a_stranger_gets_nothing(running: tuple[hf.Run, hf.StageStream], tmp_pat
     wrong = Address("somebody-else", address.location)
     with Client(wrong, run._jobs.token) as client, pytest.raises(hf.TokenError, match="listens on this port now"):
         client.call(AskStatus())
-    with Client(run._desk.address, "guess") as client, pytest.raises(hf.TokenError):
+    with Client(run._live.desk.address, "guess") as client, pytest.raises(hf.TokenError):
         client.call(Describe("source_by_digit_agg"))
     files = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
     assert not any(run._jobs.token.encode() in path.read_bytes() for path in files)
