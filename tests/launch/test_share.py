@@ -12,6 +12,7 @@ from holdfast.errors import ContainerError
 from holdfast.launch.executors import ExecutorLauncher, _Story
 from holdfast.launch.local import ContainerSettings
 from holdfast.launch.share import Share, share_of
+from holdfast.wire.questions import Arrived
 
 
 def on(
@@ -70,8 +71,8 @@ def launcher(*, divides: bool, **settings: str) -> ExecutorLauncher:
 
 def arrive(made: ExecutorLauncher, container: str, executor: str, cores: int) -> str:
     made.stories.setdefault(container, _Story(tries=1000))  # it has tried all others, and will not be spread any more
-    me = {"container": container, "attempt": len(made.stories), "executor": executor, "host": "h", "cores": cores}
-    return str(made.questions["arrived"](me)["do"])
+    me = Arrived(container=container, attempt=len(made.stories), executor=executor, host="h", cores=cores)
+    return made._arrived(me).do
 
 
 def test_an_executor_takes_no_container_that_would_leave_its_tasks_no_room() -> None:
