@@ -1,4 +1,4 @@
-"""Sending copies of slices to peers, behind the epochs (ChronoStream III-B; ALGORITHMS §8).
+"""Sending copies of slices to peers, behind the epochs (ChronoStream III-B).
 
 The owner pins the epoch and walks each slice in parts; a slice's lock is held for one part only. Each peer has a
 thread that asks what the peer has, pulls the parts it lacks and writes them at the peer's own pace, so that a slow or

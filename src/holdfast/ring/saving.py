@@ -1,4 +1,4 @@
-"""An owner saves its slices to the ring, behind the epochs (SR3 §3.3, ALGORITHMS §4 ``Save``).
+"""An owner saves its slices to the ring, behind the epochs (SR3 §3.3).
 
 It pins a committed epoch, asks the leaf set of each slice's key what is there, and sends each piece to its holders: the
 rows changed since the version that is usable now, or all of them to a holder that lacks that version. A piece of which
