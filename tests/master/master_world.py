@@ -71,9 +71,9 @@ class Container(job_model.Container):
     alive: bool = True
 
 
-@dataclass
+@dataclass(eq=False)
 class Job:
-    """An instruction being performed, perhaps in several steps."""
+    """An instruction being performed, perhaps in several steps. One is not another, though both be of equal words."""
 
     instruction: Instruction
     looked: bool = False

@@ -188,6 +188,24 @@ TestMastersOnTheRing = MastersOnTheRing.TestCase
 TestMastersOnTheRing.settings = QUICK
 
 
+def test_of_two_jobs_of_equal_words_each_is_answered() -> None:
+    """Found by the search: two gatherings of one container, of which one took the other's place and was never heard."""
+    state = MastersOnTheRing()
+    state.begin(levels=1, every=1, sinks=1, backups=0)
+    state.storm(rate=0.01, seed=0, steps=50)
+    state.a_standby_joins(which=0)
+    state.a_container_is_lost(at_once=False, really=False, which=0)
+    state.a_container_is_lost(at_once=False, really=False, which=0)
+    state.deliver_twice(which=0)
+    for _ in range(4):
+        state.a_standby_joins(which=0)
+    state.go_on(seed=509, steps=50, which=0)
+    for _ in range(2):
+        state.a_standby_joins(which=0)
+    state.applying_raises(slices=0, which=0)
+    state.teardown()
+
+
 # ------------------------------------------------------------------------------ the world would notice
 
 
