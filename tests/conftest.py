@@ -32,7 +32,7 @@ jvm.set_environment()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rounds", type=int, default=1, help="rounds of the randomised drills (default 1)")
     parser.addoption("--heavy", action="store_true", help="also the tests that take a minute each to show one thing")
-    parser.addoption("--cuts", type=int, default=3, help="moments at which the power goes (default 3)")
+    parser.addoption("--cuts", type=int, default=2, help="moments at which the power goes (default 2)")
     parser.addoption("--services", action="store_true", help="also the tests that start a Kafka broker and Postgres")
     parser.addoption("--first-seed", type=int, default=1, help="seed of the first round")
 

@@ -233,6 +233,7 @@ def test_test_runs_every_check_and_fails_if_any_does(started: Started) -> None:
     assert done.stderr == "[dev] Failed: ruff check, mypy\n"
 
 
+@pytest.mark.heavy
 def test_another_spark_has_an_environment_of_its_own_and_all_else_as_it_is_pinned(tmp_path: Path) -> None:
     root = miniature(tmp_path)
     said = (

@@ -93,7 +93,8 @@ def check(
         assert sorted(map(plain, found.collect())) == sorted(map(plain, truth.collect()))
 
 
-def test_numbers(tmp_path: Path, spark: SparkSession, data: tuple[DataFrame, DataFrame]) -> None:
+@pytest.mark.parametrize("preaggregate", [True, pytest.param(False, marks=pytest.mark.heavy)])
+def test_numbers(tmp_path: Path, spark: SparkSession, data: tuple[DataFrame, DataFrame], preaggregate: bool) -> None:
     stream, table = data
     ours = {"all": hf.count()}
     theirs = [F.count("*").alias("all")]
@@ -111,14 +112,13 @@ def test_numbers(tmp_path: Path, spark: SparkSession, data: tuple[DataFrame, Dat
     truth = table.where("d IS NULL OR NOT isnan(d)").groupBy("c").agg(*theirs)
     stream = stream.where("d IS NULL OR NOT isnan(d)")
     right = sorted(map(plain, truth.collect()))
-    for preaggregate in (True, False):
-        job = hf.Job("numbers", spark, store=str(tmp_path / f"store-{preaggregate}"))
-        kept = job.read(stream).key_by("c").agg(**ours)
-        with job.start(slices=5, trigger={"availableNow": True}, preaggregate=preaggregate) as run:
-            run.await_termination()
-            found = run.state(kept).to_df().drop("_epoch")
-            assert found.dtypes == truth.dtypes
-            assert sorted(map(plain, found.collect())) == right, f"preaggregate={preaggregate}"
+    job = hf.Job("numbers", spark, store=str(tmp_path / "store"))
+    kept = job.read(stream).key_by("c").agg(**ours)
+    with job.start(slices=5, trigger={"availableNow": True}, preaggregate=preaggregate) as run:
+        run.await_termination()
+        found = run.state(kept).to_df().drop("_epoch")
+        assert found.dtypes == truth.dtypes
+        assert sorted(map(plain, found.collect())) == right
 
 
 def test_least_and_largest(tmp_path: Path, spark: SparkSession, data: tuple[DataFrame, DataFrame]) -> None:

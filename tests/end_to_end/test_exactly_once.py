@@ -25,7 +25,7 @@ PUSHED = {"preaggregate": False, "push": True}
         pytest.param({}, id="plain", marks=pytest.mark.heavy),
         pytest.param({"preaggregate": True}, id="preaggregated", marks=pytest.mark.heavy),
         pytest.param({**PUSHED, "slices": 7, "containers": 3}, id="pushed", marks=pytest.mark.heavy),
-        pytest.param({"slices": 300, "containers": 1, "shape": "two"}, id="many-slices-two-levels"),
+        pytest.param({"slices": 300, "containers": 1, "shape": "two"}, id="many-slices", marks=pytest.mark.heavy),
     ],
 )
 def test_without_faults(

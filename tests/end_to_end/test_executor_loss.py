@@ -26,7 +26,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("cluster_seed", range(first, first + (1 if rounds <= 2 else rounds)))
 
 
+def test_executors_and_a_worker_killed(tmp_path: Path, cluster_seed: int) -> None:
+    strike(tmp_path, cluster_seed, ["executor", "worker"])
+
+
+@pytest.mark.heavy
 def test_executors_worker_and_driver_killed(tmp_path: Path, cluster_seed: int) -> None:
+    """Deaths of drivers that have their containers beside them are in ``test_exactly_once``, of every place."""
+    strike(tmp_path, cluster_seed, ["executor", "worker", "driver"])
+
+
+def strike(tmp_path: Path, cluster_seed: int, deeds: list[str]) -> None:
     print(f"seed {cluster_seed}")
     draw = random.Random(cluster_seed)
     over = tmp_path / "over"
@@ -49,9 +59,7 @@ def test_executors_worker_and_driver_killed(tmp_path: Path, cluster_seed: int) -
             },
         )
         committed = Watch(drill)
-        deeds = ["executor", "worker"]
         draw.shuffle(deeds)
-        deeds.insert(draw.randint(0, 2), "driver")
         driver = drill.start()
         try:
             with drill.flowing(committed):

@@ -15,7 +15,7 @@ from holdfast.testing import PLACES
 CRASHES = st.lists(st.none() | st.sampled_from(PLACES), min_size=5, max_size=5)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(graphs(), epochs(), CRASHES)
 @example(
     [Choice("window", reads=1, where=True), Choice("window", size=6), Choice("sums"), Choice("best")],
