@@ -141,6 +141,7 @@ def test_a_changed_lock_is_installed_into_the_environment_there_is(started: Star
     assert dev(started.root, "shell").stderr == ""
 
 
+@pytest.mark.heavy
 def test_a_dependency_with_another_hash_is_refused(tmp_path: Path) -> None:
     root = miniature(tmp_path)
     lock = root / "requirements.lock"

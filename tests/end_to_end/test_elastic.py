@@ -125,7 +125,11 @@ def test_replacements_killed_while_they_start(stage: Stage) -> None:
     stage.play(during)
 
 
-@pytest.mark.parametrize("config", [{"safety": "sync"}, {"safety": None}], ids=["sync", "none"])
+@pytest.mark.parametrize(
+    "config",
+    [{"safety": "sync"}, pytest.param({"safety": None}, marks=pytest.mark.heavy)],
+    ids=["sync", "none"],
+)
 def test_without_backups(stage: Stage, config: dict[str, Any]) -> None:
     def during(going: EpochsGoOn) -> None:
         going.run.scale(containers=3)

@@ -46,7 +46,7 @@ def batch(query: str, epochs: list[list[dict[str, object]]]) -> list[dict[str, o
     return duckdb.sql(query).to_arrow_table().to_pylist()
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(epochs=EPOCHS, crash=st.sampled_from([None, "after-prepare", "mid-apply"]))
 def test_only_rows_that_meet_the_condition_count(epochs: list[list[dict[str, object]]], crash: str | None) -> None:
     job = testing.Job()
@@ -60,7 +60,7 @@ def test_only_rows_that_meet_the_condition_count(epochs: list[list[dict[str, obj
     )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(epochs=EPOCHS)
 def test_and_so_do_rows_that_are_taken_back(epochs: list[list[dict[str, object]]]) -> None:
     """The last text of each key, counted by how many rows the key has: every new row takes an old pair back."""

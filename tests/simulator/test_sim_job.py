@@ -26,10 +26,10 @@ def test_a_job_keeps_its_promises(first: int) -> None:
         Job(seed).run()
 
 
-def test_200_scenarios_of_all_kinds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_100_scenarios_of_all_kinds(capsys: pytest.CaptureFixture[str]) -> None:
     """Of seeds that no other test runs."""
-    assert main(["--seeds", "200", "--first", "1001"]) == 0
-    assert "200 scenarios" in capsys.readouterr().out
+    assert main(["--seeds", "100", "--first", "1001"]) == 0
+    assert "100 scenarios" in capsys.readouterr().out
 
 
 def test_a_seed_gives_the_same_run_to_the_last_line() -> None:
@@ -124,27 +124,38 @@ MASTERS = {
 }
 
 
-def run_many(**planted: Any) -> None:
-    for seed in range(1, 101):
+FIRST = {"AdmitsAnyone": 72, "TakesNothingBack": 46, "nobody looks who owns the job": 44, "ForgetsToUndo": 49}
+"""Where a search begins that would take long from 1 on; it goes on from there as any other, and ``--heavy`` begins at 1."""
+
+
+def run_many(first: int, **planted: Any) -> None:
+    for seed in range(first, first + 100):
         Job(seed, **planted).run()
 
 
+@pytest.fixture
+def first(request: pytest.FixtureRequest) -> int:
+    """The seed to begin with."""
+    name = request.node.callspec.id.split("-")[0]
+    return 1 if request.config.getoption("--heavy") else FIRST.get(name, 1)
+
+
 @pytest.mark.parametrize(("planted", "noticed"), CONTAINERS)
-def test_a_bug_planted_around_the_master_is_found(planted: dict[str, Any], noticed: str) -> None:
+def test_a_bug_planted_around_the_master_is_found(planted: dict[str, Any], noticed: str, first: int) -> None:
     with pytest.raises(AssertionError, match=noticed):
-        run_many(**planted)
+        run_many(first, **planted)
 
 
 @pytest.mark.parametrize("name", [name for name in MASTERS if name != RARE])
-def test_a_bug_planted_in_the_master_is_found(name: str) -> None:
+def test_a_bug_planted_in_the_master_is_found(name: str, first: int) -> None:
     with pytest.raises((AssertionError, KeyError)) as caught:
-        run_many(make_master=getattr(planted_masters, name))
+        run_many(first, make_master=getattr(planted_masters, name))
     assert re.search(MASTERS[name], repr(caught.value))
 
 
 @pytest.mark.heavy
 def test_a_rare_bug_is_found() -> None:
-    test_a_bug_planted_in_the_master_is_found(RARE)
+    test_a_bug_planted_in_the_master_is_found(RARE, 1)
 
 
 def test_the_command_finds_a_planted_bug_and_names_the_seed(capsys: pytest.CaptureFixture[str]) -> None:
