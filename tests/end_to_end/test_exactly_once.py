@@ -101,7 +101,7 @@ def test_driver_killed_at_every_place(tmp_path: Path) -> None:
 
 
 def kill_at(tmp_path: Path, places: list[str]) -> None:
-    """An epoch for each; then in a rescale, when some slices live twice. Each driver goes on where the last one died."""
+    """An epoch for each; then in a rescale, when some slices live twice. Each goes on where the one before died."""
     drill = Drill(tmp_path, files=len(places) + 6, rows=1500, config={"shape": "all"})
     drill.plant(*[f"driver@{place}@{number}" for number, place in enumerate(places, 1)])
     for place in places:

@@ -125,7 +125,7 @@ MASTERS = {
 
 
 FIRST = {"AdmitsAnyone": 72, "TakesNothingBack": 46, "nobody looks who owns the job": 44, "ForgetsToUndo": 49}
-"""Where a search begins that would take long from 1 on; it goes on from there as any other, and ``--heavy`` begins at 1."""
+"""Where a search begins that would take long from 1 on; it goes on as any other, and ``--heavy`` begins at 1."""
 
 
 def run_many(first: int, **planted: Any) -> None:
