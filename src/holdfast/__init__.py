@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         sum,
         var,
     )
+    from holdfast.api.columns import expr
     from holdfast.api.job import Job
     from holdfast.api.keyed import KeyedStream, StageStream
     from holdfast.api.marks import once
@@ -120,6 +121,7 @@ _PLACES = {
     "count_distinct": "holdfast.api.aggregates",
     "cumulative": "holdfast.api.windows",
     "epoch": "holdfast.plan.epochs",
+    "expr": "holdfast.api.columns",
     "first": "holdfast.api.aggregates",
     "last": "holdfast.api.aggregates",
     "max": "holdfast.api.aggregates",
@@ -188,6 +190,7 @@ __all__ = [
     "count_distinct",
     "cumulative",
     "epoch",
+    "expr",
     "first",
     "last",
     "max",

@@ -19,7 +19,7 @@ def test_everything_promised_is_there() -> None:
 
 def test_fixed_signatures() -> None:
     assert list(inspect.signature(hf.Job).parameters) == ["name", "spark", "store"]
-    assert list(inspect.signature(hf.Job.read).parameters) == ["self", "df", "name"]
+    assert list(inspect.signature(hf.Job.read).parameters) == ["self", "df", "name", "time", "lateness"]
     for verb in ("select", "where", "with_column", "transform", "union", "key_by", "write", "for_each_batch"):
         assert callable(getattr(hf.Stream, verb))
     for verb in ("state", "status", "kill", "process_all_available", "await_termination", "stop"):

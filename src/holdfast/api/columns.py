@@ -1,5 +1,5 @@
 """What a verb takes as a column is what PySpark takes: a name, a ``Column``, an expression; where it takes several,
-also as a list."""
+also as a list. And SQL text, as ``hf.expr``, which needs no Spark to be written down."""
 
 from __future__ import annotations
 
@@ -9,13 +9,24 @@ from typing import Any
 from pyspark.sql import Column
 
 from holdfast.errors import PlanError
+from holdfast.plan.frames import Expr
 
-ColumnOrName = str | Column
+ColumnOrName = str | Column | Expr
+
+
+def expr(text: str) -> Expr:
+    """SQL text as a column, as ``pyspark.sql.functions.expr``: ``hf.sum(hf.expr("price * amount"))``.
+
+    It is text until rows come, so jobs drawn with it can be tested without Spark, and it can be stored.
+    """
+    if not isinstance(text, str) or not text.strip():
+        raise PlanError(f"hf.expr takes SQL text, not {text!r}.", safe="Nothing was started.")
+    return Expr(text)
 
 
 def column(role: str, given: Any) -> ColumnOrName:
     """``given``, if it can be one. ``role`` says in the error what it would have been."""
-    if isinstance(given, str | Column):
+    if isinstance(given, str | Column | Expr):
         return given
     raise PlanError(
         f"{role} cannot be {given!r}, which is no column.",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from holdfast.plan.compile import Plan, PlannedStage, planned_stage
 from holdfast.plan.draft import Draft
 from holdfast.plan.explain import as_svg, as_text
 from holdfast.plan.frames import Frame, Given, no_epoch_here, with_sign
-from holdfast.plan.graph import Node, Output, Sink, Source, Stage, epochal, leaves
+from holdfast.plan.graph import Node, Output, Sink, Source, Stage, epochal, leaves, outputs
 from holdfast.plan.stage_names import made_name, stream_name
 from holdfast.state.slice import MAIN
 
@@ -40,6 +40,10 @@ class Drawing(ABC):
         self._sources: list[Source] = []
         self._stages: list[PlannedStage] = []
         self._sinks: list[Sink] = []
+        self._named_streams: dict[str, tuple[Stream, Mapping[str, str]]] = {}
+        """What SQL may read from, by its name in small letters, with how late rows may be by which column."""
+        self._named_sinks: dict[str, tuple[Mapping[str, str], tuple[str, ...]]] = {}
+        """What SQL may write to: options, and columns to partition by."""
 
     @abstractmethod
     def plan(self) -> Plan:
@@ -70,7 +74,52 @@ class Drawing(ABC):
         if picture is not None:
             Path(picture).write_text(as_svg(self.name, plan))
 
-    def _add_source(self, frame: Any, name: str | None) -> Stream:
+    def sql(self, text: str, name: str | None = None, *, dialect: str = "spark") -> Stream:
+        """Draw what SQL says: a query, or a script that ends in one; the stream of its rows.
+
+        It reads from the job's sources and stages by their names, from earlier texts by theirs (``name``), and joins
+        Spark's tables. ``name`` is also the name of the query's last stage. ``dialect="elf"`` is the query language of
+        the ELF paper. docs/sql.md says what becomes of what.
+        """
+        try:
+            from holdfast.api.sql.script import drawn
+        except ModuleNotFoundError as error:
+            if error.name != "sqlglot":
+                raise
+            raise PlanError(
+                "SQL needs sqlglot, which is not installed.",
+                safe="Nothing was started.",
+                todo="pip install 'holdfast[sql]'",
+            ) from None
+        found = drawn(self, text, name, dialect)
+        if found is None:
+            raise PlanError(
+                "SQL: the text has no query.",
+                safe="What it declares is drawn.",
+                todo="End it with a SELECT or an INSERT INTO … SELECT.",
+            )
+        return found
+
+    def _name_stream(self, name: str, stream: Stream, times: Mapping[str, str]) -> None:
+        known = self._named_streams.get(name.lower())
+        below = {leaf.stage.name.lower() for leaf in outputs(stream._node)}
+        if known is not None and known[0]._node is not stream._node and name.lower() not in below:
+            raise PlanError(
+                f"Two streams of the job are called '{name}'.",
+                safe="Nothing was started.",
+                todo="Give one of them another name; SQL does not tell small letters from capitals.",
+            )
+        self._named_streams[name.lower()] = (stream, times)
+
+    def _table_columns(self, name: str) -> list[str] | None:
+        """The columns of a table that is there already; None: there is none."""
+        return None
+
+    @abstractmethod
+    def _declared_source(self, name: str, ddl: str, format: str | None, options: Mapping[str, str]) -> Stream:
+        """A source as CREATE STREAM says it."""
+
+    def _add_source(self, frame: Any, name: str | None, times: Mapping[str, str] | None = None) -> Stream:
         if self._sources and (name is None or any(source.name == "source" for source in self._sources)):
             raise PlanError(
                 "A job with several sources needs a name for each.",
@@ -81,7 +130,9 @@ class Drawing(ABC):
             raise PlanError(f"Two sources are named '{chosen}'.", todo="Give each its own name.")
         source = Source(chosen, frame)
         self._sources.append(source)
-        return Stream(self, source, frame)
+        stream = Stream(self, source, frame)
+        self._name_stream(chosen, stream, times or {})
+        return stream
 
     def _drawn(self) -> tuple[tuple[PlannedStage, ...], tuple[Sink, ...]]:
         """The stages and sinks, if they make a job."""
@@ -111,7 +162,7 @@ class Drawing(ABC):
                 f"Two stages would be called '{chosen}', by what they do: one that is {known.label}, and this one, "
                 f"{verb} of {stream}{' by ' + ', '.join(keys) if keys else ''}.",
                 safe="Nothing was started.",
-                todo="Give one of them a name of its own: key_by(…, name='…').",
+                todo="Give one of them a name of its own: key_by(…, name='…'), job.sql(…, name='…'), WITH name AS (…).",
             )
         if known is not None:
             raise PlanError(f"Two stages are named '{chosen}'.", todo="Give each its own name: key_by(..., name=...).")
@@ -134,7 +185,9 @@ class Drawing(ABC):
         self._stages.append(planned)
         output = Output(node, MAIN, spec.updates)
         frame = self._frame_of(output, planned)
-        return StageStream(self, output, frame, windowed=spec.windowed, complete=spec.complete)
+        stream = StageStream(self, output, frame, windowed=spec.windowed, complete=spec.complete)
+        self._named_streams.setdefault(draft.name.lower(), (stream, dict.fromkeys(planned.bounds.get(MAIN, {}), "0 s")))
+        return stream
 
     def _planned(self, stage: Stage) -> PlannedStage:
         found = next((one for one in self._stages if one.node is stage), None)

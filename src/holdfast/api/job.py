@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -16,10 +17,11 @@ from holdfast.driver.options import DEFAULT, OnOverflow, Options, Where
 from holdfast.errors import PlanError
 from holdfast.launch.fleet import Silence
 from holdfast.master.autoscale import Autoscale, PerExecutor
+from holdfast.plan.declared import declared_times
 from holdfast.recovery.policies import Recovery
 from holdfast.safety.policies import Safety
 from holdfast.spark import claims
-from holdfast.spark.analysis import SparkFrame, refuse_stateful
+from holdfast.spark.analysis import SparkFrame, asking_spark, refuse_stateful
 from holdfast.spark.sinks import folder_of
 from holdfast.spark.source import HoldfastDataSource
 from holdfast.spark.stream import JobPlan
@@ -48,14 +50,20 @@ class Job(Drawing):
         self.store = store
         spark.dataSource.register(HoldfastDataSource)
 
-    def read(self, df: DataFrame, name: str | None = None) -> Stream:
-        """Take any streaming DataFrame in. From the second source on, each needs a name that stays the same."""
+    def read(
+        self, df: DataFrame, name: str | None = None, *, time: str | None = None, lateness: str | None = None
+    ) -> Stream:
+        """Take any streaming DataFrame in. From the second source on, each needs a name that stays the same.
+
+        ``time`` and ``lateness`` declare for SQL which column is event time and how late its rows may be; so does
+        ``df.withWatermark``.
+        """
         if not df.isStreaming:
             raise PlanError(
                 "job.read was given a DataFrame that is not a stream.", todo="Make it with spark.readStream."
             )
         refuse_stateful(df)
-        return self._add_source(df, name)
+        return self._add_source(df, name, declared_times(df.schema, time, lateness))
 
     def start(
         self,
@@ -127,6 +135,18 @@ class Job(Drawing):
         plan = JobPlan(*self._drawn(), self.spark)
         claims.refuse_shared(self.spark, [(sink.name, path) for sink in plan.sinks if (path := folder_of(sink))])
         return plan
+
+    def _declared_source(self, name: str, ddl: str, format: str | None, options: Mapping[str, str]) -> Stream:
+        reader = self.spark.readStream.options(**options)
+        reader = reader.format(format or self._default_format)
+        with asking_spark(self.spark.range(0), f"stream '{name}'"):
+            return self.read((reader.schema(ddl) if ddl else reader).load(), name)
+
+    def _table_columns(self, name: str) -> list[str] | None:
+        try:
+            return list(self.spark.table(name).columns)
+        except AnalysisException:
+            return None
 
     @property
     def _default_format(self) -> str:

@@ -348,11 +348,11 @@ def _refuse_strangers(aggregates: Mapping[str, Aggregate]) -> None:
             )
 
 
-def _ordering(by: Order | Sequence[Order]) -> list[tuple[str | Column, bool]]:
+def _ordering(by: Order | Sequence[Order]) -> list[tuple[ColumnOrName, bool]]:
     single = not isinstance(by, list | tuple) or (
         isinstance(by, tuple) and len(by) == 2 and isinstance(by[1], str) and by[1] in ("asc", "desc")
     )
-    found: list[tuple[str | Column, bool]] = []
+    found: list[tuple[ColumnOrName, bool]] = []
     for one in [by] if single else by:  # type: ignore[union-attr]
         said = sorted_as(one) if isinstance(one, Column) else None
         if said is not None:

@@ -19,7 +19,7 @@ from holdfast.plan import epochs
 from holdfast.plan.epochs import Epoch
 from holdfast.plan.frames import DIFF, Constant, Given, no_epoch_here
 from holdfast.plan.graph import Node, Sink, Step, Union, outputs, union_of, updating
-from holdfast.spark.analysis import asking_spark, origins, with_column
+from holdfast.spark.analysis import asking_spark, origins, selected, with_column
 
 if TYPE_CHECKING:
     from holdfast.api.drawing import Drawing
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.api.writer import StreamWriter
 
 WINDOW = ("window_start", "window_end")
-Order = str | Column | tuple[str | Column, str]
+Order = ColumnOrName | tuple[ColumnOrName, str]
 
 
 class Stream:
@@ -52,7 +52,7 @@ class Stream:
         chosen = columns_of("A column of select", columns)
         return self._step(
             "select",
-            lambda frame, hidden: frame.select(*chosen, *hidden),
+            lambda frame, hidden: selected(frame, [*chosen, *hidden]),
             filters=False,
             before=origins,
             given=chosen,

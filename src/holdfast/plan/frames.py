@@ -29,15 +29,27 @@ class Constant:
     value: int
 
 
+@dataclass(frozen=True)
+class Expr:
+    """SQL text over the columns of the rows: ``hf.expr("price * 100").alias("cents")``."""
+
+    text: str
+    name: str | None = None
+
+    def alias(self, name: str) -> Expr:
+        """The same, called ``name``."""
+        return Expr(self.text, name)
+
+
 @dataclass(frozen=True, eq=False)
 class Where:
     """``value`` in rows for which the condition is true, null in all others; without a value, true."""
 
-    condition: str | Column
-    value: str | Column | None = None
+    condition: str | Column | Expr
+    value: str | Column | Expr | None = None
 
 
-Given = str | Column | Constant | Where
+Given = str | Column | Expr | Constant | Where
 """What a user, or a verb on a user's behalf, may name a column by."""
 
 

@@ -5,7 +5,7 @@ a DataFrame keeps state already; and what it does not understand, said in a few 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from holdfast.errors import PlanError
 from holdfast.plan.epochs import MARKER
-from holdfast.plan.frames import DIFF, Constant, Expression, Found, Given, Where, no_epoch_here
+from holdfast.plan.frames import DIFF, Constant, Expr, Expression, Found, Given, Where, no_epoch_here
 from holdfast.spark.quiet import quiet
 
 
@@ -42,9 +42,9 @@ class SparkFrame:
     def plain(self, given: Given) -> str | None:
         if isinstance(given, str):
             return given if given in self.columns else None
-        if not isinstance(given, Column):
+        if not isinstance(given, Column | Expr):
             return None
-        made = self.frame.select(given)
+        made = self.frame.select(_column(given))
         return origins(made)(made.columns[0])
 
 
@@ -81,6 +81,13 @@ def with_column(frame: Any, name: str, value: str | Column) -> Any:
     return frame.withColumn(name, F.expr(value) if isinstance(frame, DataFrame) and isinstance(value, str) else value)
 
 
+def selected(frame: Any, columns: Sequence[str | Column | Expr]) -> Any:
+    """``frame`` with just these columns."""
+    if isinstance(frame, DataFrame):
+        return frame.select(*[_column(one) if isinstance(one, Expr) else one for one in columns])
+    return frame.select(*columns)
+
+
 @contextlib.contextmanager
 def asking_spark(frame: Any, role: str) -> Iterator[None]:
     """What Spark does not understand is an error that says which part of the job it was, and what there is instead."""
@@ -113,8 +120,11 @@ def _column(given: Given) -> Column:
     if isinstance(given, Constant):
         return F.lit(given.value).alias(given.name)
     if isinstance(given, Where):
-        kept = F.expr(given.condition) if isinstance(given.condition, str) else given.condition
+        kept = F.expr(given.condition) if isinstance(given.condition, str) else _column(given.condition)
         return F.when(kept, F.lit(True) if given.value is None else _column(given.value))
+    if isinstance(given, Expr):
+        value = F.expr(given.text)
+        return value if given.name is None else value.alias(given.name)
     return F.col(given) if isinstance(given, str) else given
 
 

@@ -19,7 +19,7 @@ from holdfast.errors import PlanError
 from holdfast.invariants import Impossible, invariant, some
 from holdfast.plan.compile import LEAF
 from holdfast.plan.ddl import data_type
-from holdfast.plan.frames import DIFF, Constant, Expression, Found, Given, Where
+from holdfast.plan.frames import DIFF, Constant, Expr, Expression, Found, Given, Where
 from holdfast.state.value_hashing import xxhash64
 from holdfast.testing import sql
 from holdfast.testing.values import arrow_schema, atomic_of
@@ -33,6 +33,15 @@ class Named:
 
 
 @dataclass(frozen=True)
+class Computed:
+    """The value of SQL text."""
+
+    text: str
+    kind: DataType
+    role: str
+
+
+@dataclass(frozen=True)
 class Hashed:
     """The hash of an expression, null where that is."""
 
@@ -41,10 +50,10 @@ class Hashed:
 
 @dataclass(frozen=True)
 class Kept:
-    """A column in rows for which the condition is true, null in all others; without a column, true."""
+    """A value in rows for which the condition is true, null in all others; without one, true."""
 
     condition: str
-    column: str | None
+    of: Named | Computed | None
 
 
 class MemoryFrame:
@@ -72,6 +81,9 @@ class MemoryFrame:
             return Found(given.name, IntegerType(), given)
         if isinstance(given, Where):
             return self._kept(given, role)
+        if isinstance(given, Expr):
+            kind = sql.type_of(sql.computed(self.table.slice(0, 0), given.text, role), f'The {role} "{given.text}"')
+            return Found(given.name or given.text, kind, self._read(given.text) or Computed(given.text, kind, role))
         if not isinstance(given, str):
             raise _needs_spark(role)
         return Found(given, self._field(given, role).dataType, Named(given))
@@ -80,7 +92,15 @@ class MemoryFrame:
         return Hashed(value)
 
     def plain(self, given: Given) -> str | None:
+        if isinstance(given, Expr):
+            read = self._read(given.text)
+            return None if read is None else read.name
         return given if isinstance(given, str) and given in self.columns else None
+
+    def _read(self, text: str) -> Named | None:
+        """The column that the text is the name of, if it is nothing else."""
+        name = text.strip().removeprefix("`").removesuffix("`")
+        return Named(name) if name in self.columns and text.strip() in (name, f"`{name}`") else None
 
     def values(self, expression: Expression) -> pa.Array:
         """An expression that ``find`` or ``hashed`` gave, for every row."""
@@ -89,24 +109,34 @@ class MemoryFrame:
                 return self.table.column(name).combine_chunks()
             case Constant(value=value):
                 return pa.array([value] * self.table.num_rows, pa.int32())
-            case Kept(condition, column):
+            case Computed(text, kind, role):
+                made = sql.computed(self.table, text, role)
+                return made.cast(some(atomic_of(kind), "only atomic types are made here").arrow)
+            case Kept(condition, of):
                 kept = self._condition(condition, "'where' of an aggregate")
-                values = pa.array([True] * len(kept), pa.bool_()) if column is None else self.values(Named(column))
+                values = pa.array([True] * len(kept), pa.bool_()) if of is None else self.values(of)
                 return pc.if_else(kept, values, pa.scalar(None, values.type))
             case Hashed(of):
                 values = self.values(of)
-                column = of.column if isinstance(of, Kept) else of.name
-                column = some(column, "nobody asks for the hash of a condition")
-                kind = self._field(column, "hash").dataType.simpleString()
-                return pa.array(xxhash64([values], [kind]), mask=values.is_null().to_numpy(zero_copy_only=False))
+                hashed = some(of.of if isinstance(of, Kept) else of, "nobody asks for the hash of a condition")
+                kind = hashed.kind if isinstance(hashed, Computed) else self._field(hashed.name, "hash").dataType
+                mask = values.is_null().to_numpy(zero_copy_only=False)
+                return pa.array(xxhash64([values], [kind.simpleString()]), mask=mask)
         raise Impossible(f"no expression of this frame: {expression}")
 
     # --- the stateless verbs ------------------------------------------------------------------------------
 
-    def select(self, *columns: str | Column) -> MemoryFrame:
-        names = [name for given in columns for name in self._named(given)]
-        fields = [self._field(name, "'select' step") for name in names]
-        return MemoryFrame(StructType(fields), self.table.select(names), {name: name for name in names})
+    def select(self, *columns: str | Column | Expr) -> MemoryFrame:
+        role = "'select' step"
+        given: list[str | Expr] = []
+        for one in columns:
+            given += [one] if isinstance(one, Expr) else self._named(one)
+        found = [self.find(one, role) for one in given]
+        fields = [StructField(one.name, one.type) for one in found]
+        table = pa.table([self.values(one.value) for one in found], names=[one.name for one in found])
+        origins = {one.name: one.value.name for one in found if isinstance(one.value, Named)}
+        schema = StructType(fields)
+        return MemoryFrame(schema, table.cast(arrow_schema(schema)), origins)
 
     def where(self, condition: str | Column) -> MemoryFrame:
         return MemoryFrame(self.schema, self.table.filter(self._condition(condition, "'where' step")))
@@ -159,7 +189,9 @@ class MemoryFrame:
             return MemoryFrame(StructType(fields), self.table.set_column(at, name, column))
         return MemoryFrame(StructType([*self.schema.fields, field]), self.table.append_column(name, column))
 
-    def _condition(self, condition: str | Column, role: str) -> pa.Array:
+    def _condition(self, condition: str | Column | Expr, role: str) -> pa.Array:
+        if isinstance(condition, Expr):
+            condition = condition.text
         if not isinstance(condition, str):
             raise _needs_spark(role)
         kept = sql.computed(self.table, condition, role)
@@ -169,12 +201,13 @@ class MemoryFrame:
 
     def _kept(self, given: Where, role: str) -> Found:
         self._condition(given.condition, f"'where' of the {role}")  # asked now, so that a wrong one is refused now
-        if not isinstance(given.condition, str):
+        condition = given.condition.text if isinstance(given.condition, Expr) else given.condition
+        if not isinstance(condition, str):
             raise Impossible("just asked")
         if given.value is None:
-            return Found(given.condition, BooleanType(), Kept(given.condition, None))
+            return Found(condition, BooleanType(), Kept(condition, None))
         found = self.find(given.value, role)
-        return Found(found.name, found.type, Kept(given.condition, found.name))
+        return Found(found.name, found.type, Kept(condition, found.value))
 
     def _named(self, given: str | Column) -> list[str]:
         if not isinstance(given, str):

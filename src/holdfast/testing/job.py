@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from pyspark.sql.types import StructType
 
 from holdfast.api.drawing import Drawing
@@ -10,6 +12,7 @@ from holdfast.driver.options import OnOverflow, checked_overflow
 from holdfast.errors import PlanError
 from holdfast.plan.compile import Plan
 from holdfast.plan.ddl import schema_of
+from holdfast.plan.declared import declared_times
 from holdfast.testing.frame import MemoryFrame
 from holdfast.testing.run import Run
 from holdfast.testing.values import at
@@ -25,9 +28,24 @@ class Job(Drawing):
         super().__init__(name)
         self._overflow_raises = ansi
 
-    def read(self, schema: str | StructType, name: str | None = None) -> Stream:
-        """A source of rows with these columns: ``read("user string, n bigint, ts timestamp", name="clicks")``."""
-        return self._add_source(MemoryFrame(schema_of(schema) if isinstance(schema, str) else schema), name)
+    def read(
+        self,
+        schema: str | StructType,
+        name: str | None = None,
+        *,
+        time: str | None = None,
+        lateness: str | None = None,
+    ) -> Stream:
+        """A source of rows with these columns: ``read("user string, n bigint, ts timestamp", name="clicks")``.
+
+        ``time`` and ``lateness`` are as for ``holdfast.Job.read``.
+        """
+        columns = schema_of(schema) if isinstance(schema, str) else schema
+        return self._add_source(MemoryFrame(columns), name, declared_times(columns, time, lateness))
+
+    def _declared_source(self, name: str, ddl: str, format: str | None, options: Mapping[str, str]) -> Stream:
+        """Where its rows would come from does not matter here: they are given."""
+        return self.read(ddl, name)
 
     def start(
         self, *, slices: int = 4, clock: str = "2026-01-01 00:00:00", on_overflow: OnOverflow | None = None
