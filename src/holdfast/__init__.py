@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.api.job import Job
     from holdfast.api.keyed import KeyedStream, StageStream
     from holdfast.api.marks import once
+    from holdfast.api.rows import Rows
     from holdfast.api.run import Run
     from holdfast.api.state import State
     from holdfast.api.status import (
@@ -95,6 +96,7 @@ _PLACES = {
     "Ongoing": "holdfast.driver.history",
     "PerExecutor": "holdfast.master.autoscale",
     "PlanError": "holdfast.errors",
+    "Rows": "holdfast.api.rows",
     "Run": "holdfast.api.run",
     "RunEvent": "holdfast.driver.history",
     "SectionStatus": "holdfast.api.status",
@@ -164,6 +166,7 @@ __all__ = [
     "Ongoing",
     "PerExecutor",
     "PlanError",
+    "Rows",
     "Run",
     "RunEvent",
     "SectionStatus",

@@ -81,16 +81,11 @@ class Drawing(ABC):
         Spark's tables. ``name`` is also the name of the query's last stage. ``dialect="elf"`` is the query language of
         the ELF paper. docs/sql.md says what becomes of what.
         """
-        try:
-            from holdfast.api.sql.script import drawn
-        except ModuleNotFoundError as error:
-            if error.name != "sqlglot":
-                raise
-            raise PlanError(
-                "SQL needs sqlglot, which is not installed.",
-                safe="Nothing was started.",
-                todo="pip install 'holdfast[sql]'",
-            ) from None
+        from holdfast.api.sql.needs import sqlglot_is_there
+
+        sqlglot_is_there()
+        from holdfast.api.sql.script import drawn
+
         found = drawn(self, text, name, dialect)
         if found is None:
             raise PlanError(

@@ -12,6 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql.streaming.query import StreamingQuery
 
 from holdfast.api.keyed import StageStream
+from holdfast.api.rows import Rows
 from holdfast.api.state import State
 from holdfast.api.status import SECTION as SECTION  # it is asked for here
 from holdfast.api.status import Status, status_of
@@ -166,6 +167,19 @@ class Run:
                 todo=f"Stop the run and start the job again to have it. {there}",
             )
         return State(self, stream.name)
+
+    def sql(self, text: str) -> Rows:
+        """Ask the live state in SQL: every stage is a table, and all rows are of one committed epoch.
+
+        It means what Spark SQL means; ``EXPLAIN SELECT …`` says who would answer. It waits for slices that are being
+        brought back.
+        """
+        from holdfast.api.sql.needs import sqlglot_is_there
+
+        sqlglot_is_there()
+        from holdfast.api.sql.live import answer
+
+        return answer(self, text)
 
     def scrub(self) -> int:
         """Read back the log above the newest checkpoint, every byte of it; checkpoint at once if something is wrong."""

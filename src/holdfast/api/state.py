@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import time
-import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from holdfast.api.epoch_reads import as_of_one_epoch
 from holdfast.api.keys import key_rows
-from holdfast.errors import ContainerError, EpochGone
+from holdfast.errors import EpochGone
 from holdfast.spark.scan import Scan
 from holdfast.wire.client import Unreachable
-from holdfast.wire.questions import Get, Pin, Unpin
+from holdfast.wire.questions import Get
 
 if TYPE_CHECKING:
     from holdfast.api.run import Run
 
 EPOCH_METADATA = b"holdfast.epoch"
-READ_SECONDS = 60.0
 T = TypeVar("T")
 
 
@@ -106,32 +103,5 @@ class State:
         return self._run._jobs.scan(self._stage, epoch, "read")
 
     def _as_of_one_epoch(self, read: Callable[[int, str], T]) -> T:
-        """Pin the newest committed epoch, read it, and if it has gone meanwhile begin again with a newer one."""
-        deadline = time.monotonic() + READ_SECONDS
-        while True:
-            self._run._live.refuse_stale()
-            epoch = self._run._shell.machine.committed
-            try:
-                with self._pinned(epoch) as reader:
-                    found = read(epoch, reader)
-            except (EpochGone, Unreachable) as error:
-                self._run._live.refuse_stale()
-                if time.monotonic() > deadline:
-                    raise ContainerError(
-                        f"No committed epoch of '{self._stage}' could be read for {READ_SECONDS:.0f} s: {error}",
-                        safe="Reading changes nothing.",
-                        todo="Look at run.status() for what its containers do, then read again.",
-                    ) from error
-                time.sleep(0.02)
-                continue
-            self.epoch = epoch
-            return found
-
-    @contextmanager
-    def _pinned(self, epoch: int) -> Iterator[str]:
-        reader = uuid.uuid4().hex
-        self._run._fleet.call_all(Pin(reader, epoch))
-        try:
-            yield reader
-        finally:
-            self._run._fleet.call_all(Unpin(reader))
+        self.epoch, found = as_of_one_epoch(self._run, f"'{self._stage}'", read)
+        return found

@@ -284,7 +284,10 @@ class Handlers:
 
     @handler
     def scan(self, job: HostedJob, ticket: ScanTicket) -> tuple[pa.Schema, Iterator[tuple[pa.RecordBatch, Tagged]]]:
-        return job.reading.schema(ticket.stage, ticket.mode, ticket.port), _scanned(job, ticket)
+        schema = job.reading.schema(ticket.stage, ticket.mode, ticket.port)
+        if ticket.columns:
+            schema = pa.schema([schema.field(name) for name in ticket.columns])
+        return schema, _scanned(job, ticket)
 
     @handler
     def take_rows(self, job: HostedJob, push: RowsPush, reader: flight.MetadataRecordBatchReader) -> None:
@@ -302,7 +305,8 @@ class Handlers:
 
 def _scanned(job: HostedJob, ticket: ScanTicket) -> Iterator[tuple[pa.RecordBatch, Tagged]]:
     outputs = job.reading.outputs(ticket.stage, ticket.slices, ticket.epoch, ticket.mode, ticket.port, ticket.reader)
-    for number, batch in outputs:
+    for number, whole in outputs:
+        batch = whole.select(list(ticket.columns)) if ticket.columns else whole
         for start in range(ticket.skip.get(number, 0), batch.num_rows, SCAN_ROWS):
             yield batch.slice(start, SCAN_ROWS), ScanPart(number, start)
             faults.place("container", "mid-sink", ticket.epoch)

@@ -49,6 +49,7 @@ class Scan:
     parts: tuple[Groups, ...]
     port: str = ""
     reader: str = ""  # who has the lease that keeps a committed epoch
+    columns: tuple[str, ...] = ()  # those that are wanted; none: all
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """As ``mapInArrow`` runs it: each incoming id is the number of a part."""
@@ -115,7 +116,7 @@ class Scan:
 
     def _read(self, address: Address, slices: tuple[int, ...], received: dict[int, int]) -> Iterator[pa.RecordBatch]:
         skip = {number: received[number] for number in slices if number in received}
-        ticket = ScanTicket(self.stage, self.epoch, self.mode, slices, self.port, self.reader, skip)
+        ticket = ScanTicket(self.stage, self.epoch, self.mode, slices, self.port, self.reader, skip, self.columns)
         with Client(address, self.token, Sender(self.job, self.incarnation)) as client:
             for part, batch in client.scan(ticket):
                 received[part.slice] = part.row + batch.num_rows

@@ -7,7 +7,6 @@ start the JVM that this kit exists to do without.
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from pyspark.sql.types import DataType
 
 from holdfast.errors import FunctionError, PlanError
 from holdfast.plan.ddl import data_type
+from holdfast.plan.quotes import in_double_quotes
 
 if TYPE_CHECKING:
     import duckdb
@@ -40,8 +40,6 @@ _NAMES: dict[pa.DataType, str] = {
     pa.null(): "string",
 }
 
-_QUOTED = re.compile(r"'(?:[^']|'')*'|`([^`]*)`")
-
 
 def computed(table: pa.Table, text: str, role: str) -> pa.Array:
     """The value of an expression for every row."""
@@ -49,7 +47,7 @@ def computed(table: pa.Table, text: str, role: str) -> pa.Array:
     cursor = _connection().cursor()
     try:
         cursor.register("given", table)
-        found = cursor.sql(f"SELECT ({_with_names(text)}\n) AS value FROM given").to_arrow_table()
+        found = cursor.sql(f"SELECT ({in_double_quotes(text)}\n) AS value FROM given").to_arrow_table()
     except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException) as error:
         raise PlanError(
             f'DuckDB cannot resolve the {role} "{text}": {_first_line(error)}',
@@ -65,11 +63,6 @@ def computed(table: pa.Table, text: str, role: str) -> pa.Array:
     if found.num_rows != table.num_rows:
         raise PlanError(f'The {role} "{text}" is not one value a row.', safe="Nothing was started.")
     return found.column("value").combine_chunks()
-
-
-def _with_names(text: str) -> str:
-    """Names in backquotes, as Spark has them, in DuckDB's double ones; strings stay as they are."""
-    return _QUOTED.sub(lambda one: one[0] if one[1] is None else f'"{one[1]}"', text)
 
 
 def type_of(array: pa.Array, what: str) -> DataType:

@@ -182,6 +182,8 @@ class ScanTicket(Ticket[ScanPart]):
     port: str = ""
     reader: str = ""
     skip: Mapping[int, int] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
+    """Those that are wanted; none: all."""
 
 
 @dataclass(frozen=True)
