@@ -206,6 +206,27 @@ def test_of_two_jobs_of_equal_words_each_is_answered() -> None:
     state.teardown()
 
 
+def test_a_restore_that_fails_after_its_checkpoint_was_overtaken() -> None:
+    """Found by the search: the log below the older of two checkpoints is cut, so only the newer one is a way back."""
+    state = Masters()
+    state.begin(every=1, levels=1, sinks=1, backups=0)
+    state.a_standby_joins(which=484)
+    state.deliver(which=169)
+    state.storm(rate=0.05, seed=588, steps=195)
+    state.storm(rate=0.2, seed=351, steps=138)
+    state.work(which=0)
+    state.work(which=0)
+    state.deliver(which=0)
+    state.a_standby_joins(which=0)
+    state.deliver_twice(which=0)
+    state.a_standby_joins(which=0)
+    state.storm(rate=0.05, seed=13, steps=143)
+    state.a_standby_joins(which=0)
+    state.a_standby_joins(which=0)
+    state.storm(rate=0.2, seed=250, steps=82)
+    state.teardown()
+
+
 # ------------------------------------------------------------------------------ the world would notice
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError
 from pyspark.sql.streaming.query import StreamingQuery
 
+from holdfast.api.asked import RunQuestions
 from holdfast.api.keyed import StageStream
 from holdfast.api.rows import Rows
 from holdfast.api.state import State
@@ -37,6 +38,7 @@ class Run:
         self._live = live
         self._plan, self._ledger, self._file = live.plan, live.ledger, live.file
         self._shell, self._fleet, self._jobs = live.shell, live.fleet, live.jobs
+        live.desk.table.add(RunQuestions(self))
 
     @property
     def query(self) -> StreamingQuery | None:
@@ -150,10 +152,14 @@ class Run:
 
     # --- look and read ------------------------------------------------------------------------------------
 
-    def state(self, stream: StageStream) -> State:
-        """The live state behind a stage's stream, as of a committed epoch."""
+    def state(self, stream: StageStream | str) -> State:
+        """The live state of a stage, by its stream or its name, as of a committed epoch."""
         names = [stage.name for stage in self._plan.stages]
         there = f"The stages of this run are: {', '.join(names)}."
+        if isinstance(stream, str):
+            if stream not in names:
+                raise PlanError(f"There is no stage '{stream}'.", safe="Reading changes nothing.", todo=there)
+            return State(self, stream)
         if not isinstance(stream, StageStream) or stream._job is not self.job:
             raise PlanError(
                 f"run.state takes a stream of this job that keeps state, not {stream!r}.",

@@ -44,9 +44,10 @@ class Checkpointing:
             return committed > self.newest and now >= self._not_before
         return committed > self._begun and self._every.passed(committed - self._begun, now - self._begun_at)
 
-    def before(self, checkpoint: int) -> int:
-        """The newest complete one below that; 0 if none is known: the log from its beginning, if it is still there."""
-        return max((one for one in (self.newest, self._before) if one < checkpoint), default=0)
+    def other_than(self, checkpoint: int) -> int:
+        """The newest complete one that is not this, which may be newer: it was perhaps completed meanwhile, and the log
+        below it cut. 0 if none is known: the log from its beginning, which is there for as long as that is so."""
+        return max((one for one in (self.newest, self._before) if one != checkpoint), default=0)
 
     def begin(self, epoch: int, now: float, fence: Fence, held: dict[str, frozenset[int]]) -> list[Instruction]:
         invariant(self.due(epoch, now), f"a checkpoint at {epoch} while one of {self._begun} runs")

@@ -311,13 +311,13 @@ class Master(View):
                     self._rest(last)
 
     def _not_restored(self, instruction: Restore, error: Exception) -> None:
-        """If the store cannot give the newest checkpoint, the one before it and the log above still make the state."""
+        """If the store cannot give a checkpoint, another one and the log above it still make the state."""
         first = self._fallbacks.pop(instruction.id, None)
         if first is None and instruction.checkpoint and isinstance(error, StoreError):
             self._progress.finish(instruction.slices, instruction.id, NOWHERE)
             self._asking.ask(TellPeople("corrupt", str(error).splitlines()[0]))
-            older = self._checkpoints.before(instruction.checkpoint)
-            again = Restore(instruction.container, self.fence, instruction.slices, self.committed, older)
+            other = self._checkpoints.other_than(instruction.checkpoint)
+            again = Restore(instruction.container, self.fence, instruction.slices, self.committed, other)
             self._fallbacks[self._task(again).id] = error
         else:
             self._progress.break_(instruction.slices, instruction.id)

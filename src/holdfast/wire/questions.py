@@ -245,6 +245,20 @@ class Describe(Call[Described]):
 
 
 @dataclass(frozen=True)
+class Answered(Reply):
+    epoch: int
+    rows: bytes
+    """As an Arrow stream."""
+
+
+@dataclass(frozen=True)
+class AskSql(Call[Answered]):
+    """A question to the live state, from another process."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class FromTask:
     """Said by the task on an executor that runs a container: which try of which container, and where."""
 

@@ -126,7 +126,7 @@ class Script:
                 f"CREATE TABLE {name} USING parquet OPTIONS (path '…')",
             )
         options, partition_by = dict(found[0]), found[1]
-        stream = self._query(node.expression, None)
+        stream = self._query(node.expression, name)
         mode = options.pop("mode", "update")
         form = options.pop("format", None) or self._job._default_format
         return stream._written(form, mode, name, partition_by, options)

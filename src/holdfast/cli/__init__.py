@@ -1,4 +1,4 @@
-"""The command ``holdfast``: a Python shell with Spark and Holdfast ready."""
+"""The command ``holdfast``: a Python shell with Spark and Holdfast ready, and SQL."""
 
 from __future__ import annotations
 
@@ -16,8 +16,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="holdfast", description="State that stays, for PySpark streams.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("shell", help="Python with spark and hf ready")
-    parser.parse_args(arguments)
-    return with_spark(_shell)
+    sql = commands.add_parser("sql", help="run a script of SQL as a job, or ask a running one")
+    sql.add_argument("file", nargs="?", help="the script; without one, a prompt over the running job of --store")
+    sql.add_argument("--store", help="the job's folder (with a script: where its state is kept)")
+    sql.add_argument("--containers", type=int, default=2)
+    sql.add_argument("--trigger", help='as "5 seconds" or availableNow; without it, one epoch after the other')
+    sql.add_argument("--dialect", default="spark", help="spark, or elf: the language of the ELF paper")
+    given = parser.parse_args(arguments)
+    if given.command == "shell":
+        return with_spark(_shell)
+    from holdfast.cli.sql import ask, run_script
+
+    if given.file is None:
+        return ask(given.store)
+    return with_spark(lambda: run_script(given.file, given.store, given.containers, given.trigger, given.dialect))
 
 
 def with_spark(run: Callable[[], int]) -> int:
@@ -56,7 +68,3 @@ def _shell() -> int:
     finally:
         spark.stop()
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
