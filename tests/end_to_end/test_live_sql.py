@@ -46,6 +46,7 @@ BY_SPARK = [
     "SELECT k, rank() OVER (ORDER BY total DESC, k) AS r FROM totals ORDER BY r",
     "SELECT k FROM totals WHERE total > (SELECT avg(total) FROM totals) ORDER BY k",
     "SELECT mean FROM totals GROUP BY mean ORDER BY mean",
+    "SELECT k FROM totals WHERE k = 7 AND total > (SELECT min(total) FROM totals)",
 ]
 
 
@@ -96,6 +97,7 @@ def test_it_means_what_spark_means(tmp_path: Path, spark: SparkSession, monkeypa
         for text, said in [
             ("SELECT * FROM total", "totals, names"),
             ("SELECT 1", "totals, names"),
+            ("WITH totals AS (SELECT k FROM totals) SELECT k FROM totals", "another name"),
             ("DROP TABLE totals", "EXPLAIN SELECT"),
             ("SELECT k FROM totals; SELECT k FROM totals", "EXPLAIN SELECT"),
         ]:

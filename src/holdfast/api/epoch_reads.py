@@ -19,13 +19,18 @@ READ_SECONDS = 60.0
 T = TypeVar("T")
 
 
-def as_of_one_epoch(run: Run, what: str, read: Callable[[int, str], T]) -> tuple[int, T]:
-    """What ``read(epoch, reader)`` finds, and the epoch; ``what`` is read, for the error."""
+def as_of_one_epoch(run: Run, what: str, read: Callable[[int, str], T], *, pinned: bool = True) -> tuple[int, T]:
+    """What ``read(epoch, reader)`` finds, and the epoch; ``what`` is read, for the error.
+
+    Whoever reads with one call needs no pin (``pinned``): it is answered as of that epoch, or told that it is gone.
+    """
     deadline = time.monotonic() + READ_SECONDS
     while True:
         run._live.refuse_stale()
         epoch = run._shell.machine.committed
         try:
+            if not pinned:
+                return epoch, read(epoch, "")
             with _pinned(run, epoch) as reader:
                 return epoch, read(epoch, reader)
         except (EpochGone, Unreachable) as error:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -75,7 +76,7 @@ def answer(run: Run, given: str) -> Rows:
     if explain:
         lines = question.plan()
         return Rows(pa.table({"plan": pa.array(lines, pa.string())}), run._shell.machine.committed)
-    epoch, table = as_of_one_epoch(run, question.named, question.read)
+    epoch, table = as_of_one_epoch(run, question.named, question.read, pinned=not question.one_answer)
     return Rows(table, epoch)
 
 
@@ -85,6 +86,11 @@ class Question:
         self._stages = {stage.plan.name.lower(): stage for stage in run._plan.planned}
         self.asked = self._find()
         self._alike = answer_columns(query, {name: one.schema for name, one in self.asked.items()})
+
+    @property
+    def one_answer(self) -> bool:
+        """One call to one container brings all that is read: nothing has to be held for a second one."""
+        return all(one.key is not None for one in self.asked.values()) and self._alike is not None
 
     @property
     def named(self) -> str:
@@ -125,16 +131,22 @@ class Question:
     def _find(self) -> dict[str, Asked]:
         common = {one.alias.lower() for one in self._query.find_all(exp.CTE)}
         found: dict[str, Asked] = {}
-        for node in self._query.find_all(exp.Table):
+        nodes = list(self._query.find_all(exp.Table))
+        for node in nodes:
             name = ".".join(part.name for part in node.parts)
             stage = self._stages.get(name.lower())
+            if stage is not None and name.lower() in common:
+                raise self._text.wrong(
+                    node, f"'{name}' is a stage and a query of WITH.", "Give the query another name."
+                )
             if name.lower() in common or name.lower() in found:
                 continue
             if stage is None:
                 if self._is_table(name):
                     continue
                 raise self._text.wrong(node, f"there is no stage '{name}'.", self._there)
-            found[name.lower()] = Asked(name, stage, self._columns(stage), self._key(node, stage))
+            key = self._key(node, stage) if len(nodes) == 1 else None
+            found[name.lower()] = Asked(name, stage, self._columns(stage), key)
         if not found:
             raise self._text.wrong(self._query, "no stage is named.", self._there)
         return found
@@ -213,18 +225,20 @@ class Question:
         except ImportError:
             return None
         zone = self._run.job.spark.conf.get("spark.sql.session.timeZone") or "UTC"
-        with duckdb.connect(config={"threads": 1, "python_enable_replacements": False}) as connection:
-            try:
-                connection.execute(f"SET TimeZone = '{zone}'")
-                connection.execute("SET default_null_order = 'nulls_first_on_asc_last_on_desc'")
-                for name, table in tables.items():
-                    connection.register(self.asked[name].name, table)
-                found = connection.sql(in_double_quotes(self._text.text.rstrip().rstrip(";"))).to_arrow_table()
-                fields = self._alike or []
-                columns = [column.cast(one.type) for column, one in zip(found.columns, fields, strict=True)]
-                return pa.table(columns, schema=pa.schema(fields))
-            except (duckdb.Error, pa.ArrowException, ValueError):
-                return None
+        cursor = _connection().cursor()
+        try:
+            cursor.execute(f"SET TimeZone = '{zone}'")
+            cursor.execute("SET default_null_order = 'nulls_first_on_asc_last_on_desc'")
+            for name, table in tables.items():
+                cursor.register(self.asked[name].name, table)
+            found = cursor.sql(in_double_quotes(self._text.text.rstrip().rstrip(";"))).to_arrow_table()
+            fields = self._alike or []
+            columns = [column.cast(one.type) for column, one in zip(found.columns, fields, strict=True)]
+            return pa.table(columns, schema=pa.schema(fields))
+        except (duckdb.Error, pa.ArrowException, ValueError):
+            return None
+        finally:
+            cursor.close()
 
     def _by_spark(self, epoch: int, reader: str, small: Mapping[str, pa.Table]) -> pa.Table:
         with _views(self._run.job.spark) as (session, view):
@@ -249,6 +263,14 @@ class Question:
                 if "EpochGone" in str(error) or "no longer held" in str(error):
                     raise EpochGone(f"Epoch {epoch} went while Spark read it.") from error
                 raise
+
+
+@cache
+def _connection() -> Any:
+    """One for all questions; each has a cursor, with tables of its own."""
+    import duckdb
+
+    return duckdb.connect(config={"threads": 1, "python_enable_replacements": False})
 
 
 def _reading(scan: Scan) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
