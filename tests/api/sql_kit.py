@@ -178,6 +178,9 @@ def asked(draw: random.Random, kind: str) -> Asked:
             return Asked(kind, text, text, closing=("t", "u"))
         case "distinct":
             text = f"SELECT DISTINCT store, n % 2 AS odd FROM clicks c{where}"
+            if draw.random() < 0.5:
+                first = f"{text} ORDER BY odd DESC{{}}, store LIMIT {draw.randint(1, 4)}"
+                return Asked(kind, first.format(""), first.format(" NULLS LAST"))
             return Asked(kind, text, text)
         case "lookup":  # of what the stage holds after all rows: those that come last
             text = "SELECT c.store, c.n, c.ts AS t, t.total FROM clicks c LEFT JOIN totals t ON t.product = c.product"

@@ -124,10 +124,17 @@ class Query:
         items = self._items(node, scope, said_of, rank)
         if rank is not None:
             rows = replace(rows, stream=numbered_rows(self._text, node, rows.stream, rank, value, names.take()))
-        elif limited(node):
+        elif limited(node) and not node.args.get("distinct"):
             asked = _asked(items, value)
             rows = replace(rows, stream=first_rows(self._text, node, rows.stream, asked, names.take(), per))
-        return self._projected(node, rows, items, names)
+        made = self._projected(node, rows, items, names)
+        if limited(node) and node.args.get("distinct"):  # what is the same twice is one of the first rows once
+            if per:
+                raise self._text.wrong(
+                    node.args["distinct"], "WINDOWING has no DISTINCT with LIMIT.", "GROUP BY what shall be distinct."
+                )
+            return self._ordered(node, made, names.take())
+        return made
 
     def _projected(self, node: exp.Select, rows: Relation, items: list[Item], stages: _Names) -> Relation:
         names = [one.name for one in items]
