@@ -126,7 +126,7 @@ class Drawing(ABC):
         source = Source(chosen, frame)
         self._sources.append(source)
         stream = Stream(self, source, frame)
-        self._name_stream(chosen, stream, times or {})
+        self._named_streams.setdefault(chosen.lower(), (stream, times or {}))
         return stream
 
     def _drawn(self) -> tuple[tuple[PlannedStage, ...], tuple[Sink, ...]]:

@@ -51,7 +51,10 @@ def first_rows(
     k = limit.expression
     if not isinstance(k, exp.Literal) or k.is_string or not k.name.isdigit() or int(k.name) < 1:
         raise text.wrong(limit, "how many rows are kept must be a number from 1 on.", "LIMIT 10")
-    return _top(stream, int(k.name), _by(text, order, value), per, "rank", name)
+    rank = "rank"
+    while rank in stream.columns:  # a column of the stage that nobody asked for
+        rank += "_"
+    return _top(stream, int(k.name), _by(text, order, value), per, rank, name)
 
 
 def numbered_rows(text: Text, node: exp.Select, stream: Stream, rank: Rank, value: Value, name: str | None) -> Stream:
