@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import random
 import sys
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from sql_kit import CLICKS, KINDS, LATENESS, ORDERS, Asked, asked, last, rows_of
 
 SCHEMAS = {"clicks": CLICKS, "orders": ORDERS}
 EPOCHS = 4
+FIRST_SECOND = 1_767_225_600
 ASKED = [kind for kind in KINDS if kind != "lookup"]
 """What a lookup finds depends on the epoch that its row came in, which no batch knows."""
 
@@ -69,7 +71,9 @@ def _write(folder: Path, epochs: list[dict[str, list[Any]]]) -> None:
     for name, ddl in SCHEMAS.items():
         (folder / name).mkdir(parents=True)
         for number, epoch in enumerate(epochs):
-            pq.write_table(to_table(epoch[name], schema_of(ddl), name), folder / name / f"{number}.parquet")
+            file = folder / name / f"{number}.parquet"
+            pq.write_table(to_table(epoch[name], schema_of(ddl), name), file)
+            os.utime(file, (FIRST_SECOND + number, FIRST_SECOND + number))  # Spark goes by their times
 
 
 def _stream(spark: SparkSession, folder: Path, name: str) -> DataFrame:

@@ -91,9 +91,11 @@ def test_of_plans(tmp_path: Path, spark: SparkSession, capfd: pytest.CaptureFixt
         with pytest.raises(hf.PlanError, match="'later' was drawn when this run had started") as caught:
             run.state(later)
         assert "The stages of this run are: counts." in caught.value.todo
-        with pytest.raises(hf.PlanError, match="not 'counts'") as caught:
-            run.state("counts")  # type: ignore[arg-type]
-        assert "The stages of this run are: counts." in caught.value.todo
+        for stranger, said in (("count", "There is no stage 'count'"), (rows, "takes a stream of this job")):
+            with pytest.raises(hf.PlanError, match=said) as caught:
+                run.state(stranger)  # type: ignore[arg-type]
+            assert "The stages of this run are: counts." in caught.value.todo
+        assert run.state("counts").get(7) == {"k": 7, "n": 1, "_epoch": 1}
         assert run.state(counts).get(7) == {"k": 7, "n": 1, "_epoch": 1}
 
 

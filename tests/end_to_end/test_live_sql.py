@@ -47,6 +47,14 @@ BY_SPARK = [
     "SELECT k FROM totals WHERE total > (SELECT avg(total) FROM totals) ORDER BY k",
     "SELECT mean FROM totals GROUP BY mean ORDER BY mean",
     "SELECT k FROM totals WHERE k = 7 AND total > (SELECT min(total) FROM totals)",
+    'SELECT count(*) AS n FROM totals WHERE last = "last"',
+    "SELECT count(*) AS n FROM totals WHERE last <> 'a\\tb'",
+    "SELECT count(*) AS c, sum(a.n) AS s FROM totals a NATURAL JOIN names b",
+    "SELECT count(*) AS c FROM totals a JOIN totals b USING (k)",
+    "SELECT one, two FROM totals PIVOT (sum(total) FOR n IN (2 AS one, 3 AS two)) ORDER BY one, two",
+    "SELECT t.total FROM totals t LATERAL VIEW explode(array(1, 2)) x AS k WHERE x.k = 1 ORDER BY t.total",
+    "SELECT n AS k, count(*) AS c FROM totals GROUP BY n ORDER BY k, c",
+    "SELECT q.c FROM totals AS q(a, b, c, d, e, f) WHERE q.a = 3",
 ]
 
 

@@ -99,8 +99,10 @@ class MemoryFrame:
 
     def _read(self, text: str) -> Named | None:
         """The column that the text is the name of, if it is nothing else."""
-        name = text.strip().removeprefix("`").removesuffix("`")
-        return Named(name) if name in self.columns and text.strip() in (name, f"`{name}`") else None
+        said = text.strip()
+        quoted = len(said) > 2 and said[0] == said[-1] == "`"
+        name = said[1:-1].replace("``", "`") if quoted else said
+        return Named(name) if name in self.columns and (quoted or name.isidentifier()) else None
 
     def values(self, expression: Expression) -> pa.Array:
         """An expression that ``find`` or ``hashed`` gave, for every row."""

@@ -65,6 +65,8 @@ def aggregate_of(scope: Scope, call: Node) -> Aggregate:
         )
     if isinstance(node, exp.Count):
         return _count(scope, node, where)
+    if isinstance(node.this, exp.Star) or node.args.get("expressions"):
+        raise text.wrong(call, f"{type(node).__name__.lower()} takes one column.", f"What a stream keeps: {KNOWN}.")
     if isinstance(node, exp.CountIf):
         condition = scope.said(node.this)
         return hf.count(where=condition if where is None else f"({condition}) AND ({where})")
@@ -82,6 +84,8 @@ def aggregate_of(scope: Scope, call: Node) -> Aggregate:
         return _CHOSEN[type(node)](scope.value(node.this), ignore_nulls=ignore_nulls or said)
     if isinstance(node, exp.ApproxDistinct):
         accuracy = node.args.get("accuracy")
+        if accuracy is not None and (not isinstance(accuracy, exp.Literal) or accuracy.is_string):
+            raise text.wrong(call, "the accuracy must be a number.", "approx_count_distinct(x, 0.01)")
         return hf.approx_distinct(scope.value(node.this), float(accuracy.name) if accuracy else 0.05, where=where)
     raise text.wrong(
         call, f"a stream keeps no {type(node).__name__.lower()}.", f"What it keeps: {KNOWN}; or use process."
@@ -93,7 +97,7 @@ def _count(scope: Scope, node: exp.Count, where: str | None) -> Aggregate:
         raise scope.text.wrong(node, "count takes one column.", "Write count_if(a IS NOT NULL AND b IS NOT NULL).")
     if isinstance(node.this, exp.Distinct):
         distinct = node.this.expressions
-        if len(distinct) != 1:
+        if len(distinct) != 1 or isinstance(distinct[0], exp.Star):
             raise scope.text.wrong(
                 node, "count(DISTINCT …) takes one column.", "Count one value made of them: count(DISTINCT hash(a, b))."
             )

@@ -13,7 +13,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from holdfast.api.sql.scope import conjuncts
-from holdfast.api.sql.text import Node
+from holdfast.api.sql.text import Node, Text, span
 
 Types = Mapping[str, pa.Schema]
 """A table, or a relation of FROM → its columns."""
@@ -22,23 +22,23 @@ _UNION = {"this", "expression"}
 _PARTS = {"expressions", "from_", "joins", "where", "group", "having", "order", "limit", "distinct"}
 
 
-def answer_columns(query: Node, tables: Types) -> list[pa.Field] | None:
+def answer_columns(text: Text, query: Node, tables: Types) -> list[pa.Field] | None:
     """The columns of the answer as Spark has them, if both engines give the same rows; None: they may not."""
     if isinstance(query, exp.Subquery) and not any(query.args.get(part) for part in ("order", "limit", "with_")):
-        return answer_columns(query.this, tables)
+        return answer_columns(text, query.this, tables)
     if isinstance(query, exp.Union):
         known = all(part in _UNION for part, value in query.args.items() if value)
-        left, right = answer_columns(query.this, tables), answer_columns(query.expression, tables)
+        left, right = answer_columns(text, query.this, tables), answer_columns(text, query.expression, tables)
         if not known or left is None or right is None or [one.type for one in left] != [one.type for one in right]:
             return None
         return left
     if not isinstance(query, exp.Select) or any(value for part, value in query.args.items() if part not in _PARTS):
         return None
-    relations = _relations(query, tables)
-    return None if relations is None else _Judge(query, relations).found()
+    relations = _relations(text, query, tables)
+    return None if relations is None else _Judge(text, query, relations).found()
 
 
-def _relations(query: exp.Select, tables: Types) -> dict[str, pa.Schema] | None:
+def _relations(text: Text, query: exp.Select, tables: Types) -> dict[str, pa.Schema] | None:
     """What it reads from, by its names there; None: something that is not known."""
     source = query.args.get("from_")
     found: dict[str, pa.Schema] = {}
@@ -48,7 +48,7 @@ def _relations(query: exp.Select, tables: Types) -> dict[str, pa.Schema] | None:
         if isinstance(node, exp.Table) and parts <= {"this", "alias"}:
             schema = tables.get(node.name.lower())
         elif isinstance(node, exp.Subquery) and parts == {"this", "alias"}:
-            columns = answer_columns(node.this, tables)
+            columns = answer_columns(text, node.this, tables)
             schema = None if columns is None else pa.schema(columns)
         if node is None or schema is None or (node.args.get("alias") and node.args["alias"].args.get("columns")):
             return None
@@ -57,13 +57,16 @@ def _relations(query: exp.Select, tables: Types) -> dict[str, pa.Schema] | None:
 
 
 class _Judge:
-    def __init__(self, query: exp.Select, types: Types) -> None:
+    def __init__(self, text: Text, query: exp.Select, types: Types) -> None:
+        self._text = text
         self._query = query
         self._types = types
         self._aliases = {one.alias.lower() for one in query.expressions if isinstance(one, exp.Alias)}
 
     def found(self) -> list[pa.Field] | None:
         query = self._query
+        if any(map(self._hides, query.expressions)):
+            return None
         items: list[pa.Field] = []
         for one in query.expressions:
             inner = one.this if isinstance(one, exp.Alias) else one
@@ -132,21 +135,50 @@ class _Judge:
             case exp.In():
                 kind = self._value(node.this)
                 rest = [value for part, value in node.args.items() if part not in ("this", "expressions") and value]
-                return not rest and all(_fits(kind, one) for one in node.expressions)
+                return not rest and all(self._fits(kind, one) for one in node.expressions)
             case exp.Between():
                 kind = self._value(node.this)
-                return _fits(kind, node.args["low"]) and _fits(kind, node.args["high"])
+                return self._fits(kind, node.args["low"]) and self._fits(kind, node.args["high"])
         if isinstance(node, _COMPARED):
             one, other = node.this, node.expression
             if _is_constant(one):
                 one, other = other, one
-            return _fits(self._value(one), other)
+            return self._fits(self._value(one), other)
         return False
 
     def _ordered(self, node: Node) -> bool:
-        alias = isinstance(node.this, exp.Column) and not node.this.table and node.this.name.lower() in self._aliases
-        said = node.args.get("nulls_first") == bool(node.args.get("desc"))
-        return (alias or self._value(node.this) is not None) and not said
+        """By columns alone: of the result, or where that has a row for each that is read, of what is read."""
+        one = node.this
+        if not isinstance(one, exp.Column) or node.args.get("nulls_first") == bool(node.args.get("desc")):
+            return False
+        selected = [item for item in self._query.expressions if isinstance(item, exp.Column)]
+        if any(item.name.lower() == one.name.lower() and item.table == one.table for item in selected):
+            return True
+        if not one.table and one.name.lower() in self._aliases:
+            return True
+        each = not self._query.args.get("group") and not self._query.args.get("distinct")
+        return each and not any(map(_aggregates, self._query.expressions)) and self._column(one) is not None
+
+    def _hides(self, node: Node) -> bool:
+        """A name of the result that is another column where it is read: engines differ in which they take."""
+        if not isinstance(node, exp.Alias):
+            return False
+        names = {name.lower() for schema in self._types.values() for name in schema.names}
+        same = isinstance(node.this, exp.Column) and node.this.name.lower() == node.alias.lower()
+        return node.alias.lower() in names and not same
+
+    def _fits(self, kind: pa.DataType | None, node: Node) -> bool:
+        """Whether a constant is of a column's own kind, and written as both read it, so that neither casts anything."""
+        if kind is None or not _is_constant(node):
+            return False
+        literal = node.this if isinstance(node, exp.Neg) else node
+        if literal.is_string:
+            place = span(literal)
+            said = self._text.text[place[0] : place[1]] if place else ""
+            plain = said.startswith("'") and "\\" not in said
+            return bool(plain and pa.types.is_string(kind) and literal is node)
+        whole = literal.name.isdigit() and len(literal.name) < 19
+        return bool(whole and (pa.types.is_signed_integer(kind) or pa.types.is_float64(kind)))
 
     def _exact(self, node: Node) -> bool:
         kind = self._column(node)
@@ -189,15 +221,8 @@ def _is_constant(node: Node) -> bool:
     return isinstance(node, exp.Literal) or (isinstance(node, exp.Neg) and isinstance(node.this, exp.Literal))
 
 
-def _fits(kind: pa.DataType | None, node: Node) -> bool:
-    """Whether a constant is of a column's own kind, so that neither engine casts anything."""
-    if kind is None or not _is_constant(node):
-        return False
-    literal = node.this if isinstance(node, exp.Neg) else node
-    if literal.is_string:
-        return pa.types.is_string(kind) and literal is node
-    whole = literal.name.isdigit() and len(literal.name) < 19
-    return whole and (pa.types.is_signed_integer(kind) or pa.types.is_float64(kind))
+def _aggregates(node: Node) -> bool:
+    return node.find(exp.AggFunc) is not None
 
 
 def _inexact(kind: pa.DataType) -> bool:

@@ -213,6 +213,9 @@ def parsed(text: str, dialect: str = "spark") -> tuple[Text, list[Node]]:
         found = spoken.parser().parse(spoken.tokenize(given.text), given.text)
     except ParseError as error:
         raise _unread(given, error) from None
+    except IndexError:  # sqlglot looks further than there is text
+        place = (max(0, len(given.text.rstrip()) - 1), len(given.text.rstrip()))
+        raise given.wrong(place, "the text ends too early.", "Write the rest of it.") from None
     except TokenError as error:
         raise given.wrong(
             None, f"the text cannot be cut into words: {str(error).splitlines()[0]}", "Close what is open: quotes, say."

@@ -27,6 +27,7 @@ class Grouping:
         self._text, self._scope, self._node = text, scope, node
         self._rows = rows
         self._aliases = {one.alias.lower(): one.this for one in node.expressions if isinstance(one, exp.Alias)}
+        self._within: list[str] = []
         self._keys: list[tuple[Node, str]] = []
         """What is grouped by, in terms to compare by, and its column."""
         self._windows = windowing(scope, rows, node)
@@ -59,12 +60,19 @@ class Grouping:
 
     def said(self, node: Node) -> str:
         """An expression in the names of what the stage puts out."""
-        return self._text.rewritten(node, self._put)
+        return self._text.rewritten(node, self.put)
 
     def value(self, node: Node) -> str | Expr:
-        text = self.said(node)
-        plain = unquoted(text)
-        return plain if plain in self._columns else Expr(text)
+        return self.plain(node) or Expr(self.said(node))
+
+    def plain(self, node: Node) -> str | None:
+        """The column of the stage that it is, as it is."""
+        while isinstance(node, exp.Paren):
+            node = node.this
+        put = self.put(node)
+        if put is None:
+            return str(node.name) if isinstance(node, exp.Column) and len(node.parts) == 1 else None
+        return next((one for one in self._columns if quoted(one) == put), None)
 
     @property
     def _columns(self) -> set[str]:
@@ -83,10 +91,9 @@ class Grouping:
     def _meant(self, node: Node) -> Node:
         """What a key is: a column of the SELECT by its number or its alias, or itself."""
         if isinstance(node, exp.Literal) and not node.is_string:
-            at = int(node.name)
-            if not 1 <= at <= len(self._node.expressions):
-                raise self._text.wrong(node, f"there is no column number {at}.", "Name what is grouped by.")
-            one = self._node.expressions[at - 1]
+            if not node.name.isdigit() or not 1 <= int(node.name) <= len(self._node.expressions):
+                raise self._text.wrong(node, f"there is no column number {node.name}.", "Name what is grouped by.")
+            one = self._node.expressions[int(node.name) - 1]
             found: Node = one.this if isinstance(one, exp.Alias) else one
             return found
         known = {column.name.lower() for column in self._scope.columns}
@@ -133,7 +140,7 @@ class Grouping:
             name += "_"
         self._calls.append((canonical, name, call))
 
-    def _put(self, node: Node) -> str | None:
+    def put(self, node: Node) -> str | None:
         if is_aggregate(node):
             canonical = self._scope.canonical(node)
             return next((quoted(name) for known, name, _ in self._calls if known == canonical), None)
@@ -141,7 +148,7 @@ class Grouping:
             return ends
         if isinstance(node, exp.Column):
             if not node.table and node.name.lower() in self._aliases and not self._knows(node):
-                return f"({self.said(self._aliases[node.name.lower()])})"
+                return self._by_alias(node)
             canonical = self._scope.canonical(node)
             found = next((name for known, name in self._keys if known == canonical), None)
             if found is None:
@@ -162,6 +169,19 @@ class Grouping:
                 return next((quoted(name) for known, name in self._keys if known == canonical), None)
         return None
 
+    def _by_alias(self, node: exp.Column) -> str:
+        """What a column of the result is, where it is named in another expression."""
+        name = node.name.lower()
+        if name in self._within:
+            raise self._text.wrong(
+                node, f"there is no column '{node.name}' here.", "A column cannot be made of itself."
+            )
+        self._within.append(name)
+        try:
+            return f"({self.said(self._aliases[name])})"
+        finally:
+            self._within.pop()
+
     def _knows(self, node: exp.Column) -> bool:
         parts = [part.name.lower() for part in node.parts]
         name = parts[1] if self._scope.relation_of(parts) else parts[0]
@@ -173,9 +193,12 @@ class Grouping:
             return None
         name = self._windows.name
         if isinstance(node, exp.Column) and node.table.lower() == name and node.name.lower() in ("start", "end"):
-            return START if node.name.lower() == "start" else END
+            return quoted(START if node.name.lower() == "start" else END)
         if isinstance(node, exp.Dot) and is_window(node.this) and self._same(node.this):
-            return START if node.expression.name.lower() == "start" else END
+            end = node.expression.name.lower()
+            if end not in ("start", "end"):
+                raise self._text.wrong(node, f"a window has no '{end}'.", "It has .start and .end.")
+            return quoted(START if end == "start" else END)
         column = isinstance(node, exp.Column) and not node.table and node.name.lower() == name and not self._knows(node)
         if column or (is_window(node) and self._same(node)):
             return f"named_struct('start', {START}, 'end', {END})"
@@ -187,7 +210,7 @@ class Grouping:
             and node.name.lower() in (START, END)
             and not self._knows(node)
         ):
-            return node.name.lower()
+            return quoted(node.name.lower())
         return None
 
     def _same(self, node: Node) -> bool:
@@ -201,10 +224,3 @@ class Grouping:
 
 def keyed_by(stream: Stream, keys: tuple[Any, ...], name: str | None) -> KeyedStream:
     return KeyedStream(stream, keys, name, by=() if keys == (ONE,) else None)
-
-
-def unquoted(text: str) -> str:
-    said = text.strip()
-    if len(said) > 2 and said.startswith("`") and said.endswith("`") and "`" not in said[1:-1].replace("``", ""):
-        return said[1:-1].replace("``", "`")
-    return said

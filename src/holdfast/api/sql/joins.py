@@ -70,6 +70,8 @@ class _Join:
         self._text, self._node, self._how = text, node, how
         self._sides = [left, right]
         self._using: dict[str, str] = {}
+        self._pair: dict[int, str] = {}
+        """The event times that the bound is about."""
         self._found = self._conditions()
         if not self._found.keys:
             raise text.wrong(node, "a join of streams needs a column of each side that must be equal.", _BOUND)
@@ -101,8 +103,9 @@ class _Join:
                 if not all(self._time_of(column) is not None for column in pair):
                     found.keys.append(pair)
                     return
-        if take_bound(self._text, one, self._time_side, found.apart):
+        if self._of_one_pair(one) and take_bound(self._text, one, self._time_side, found.apart):
             found.bounds.append(one)
+            self._pair |= self._times_in(one)
         elif whose == {0}:
             found.of_left.append(one)
         elif whose == {1}:
@@ -131,6 +134,17 @@ class _Join:
         side = self._sides[self._side(node)]
         plain = Scope(self._text, side.columns).plain(node)
         return plain if plain in side.times else None
+
+    def _times_in(self, node: Node) -> dict[int, str]:
+        return {self._side(one): time for one in columns_in(node) if (time := self._time_of(one)) is not None}
+
+    def _of_one_pair(self, node: Node) -> bool:
+        """A join goes by one time of each side: a bound on others is a condition like any."""
+        times = [(self._side(one), self._time_of(one)) for one in columns_in(node)]
+        sides = {side: {time for at, time in times if at == side} for side in (0, 1)}
+        return all(len(some) <= 1 for some in sides.values()) and all(
+            side not in self._pair or time in (None, self._pair[side]) for side, time in times
+        )
 
     def _time_side(self, node: exp.Column) -> int | None:
         return self._side(node) if self._time_of(node) is not None else None
@@ -162,7 +176,9 @@ class _Join:
         left, keys = self._keyed(0, left, ordered, _wanted(left, select), held)
         stream = left.stream.key_by(*keys, name=name).lookup(stage, how=self._how)  # type: ignore[arg-type]
         by_key = dict(zip([key.name for key in operator.keys], keys, strict=True))
-        theirs = tuple(replace(one, physical=by_key.get(one.physical, one.physical)) for one in right.columns)
+        theirs = [replace(one, physical=by_key.get(one.physical, one.physical)) for one in right.columns]
+        if self._how == "left":  # where the stage has no such key, its key is null, and nobody here knows where that is
+            theirs = [one for one, old in zip(theirs, right.columns, strict=True) if old.physical not in by_key]
         made = Relation(stream, (*left.columns, *theirs), {})
         return self._filtered(made, [*self._found.of_left, *self._found.others])
 
@@ -187,9 +203,11 @@ class _Join:
             self._filtered(side, mine) for side, mine in zip(self._sides, (found.of_left, found.of_right), strict=True)
         ]
         left, keys = self._keyed(0, filtered[0], [one for one, _ in found.keys], _wanted(filtered[0], select), ())
-        taken = left.physical()
+        taken = left.stream.columns
         right, others = self._keyed(1, filtered[1], [one for _, one in found.keys], _wanted(filtered[1], select), taken)
         bound = found.bounds and low is not None and high is not None
+        if how != "inner" and self._using:
+            raise self._text.wrong(self._node, "USING is for inner joins of streams.", f"Write {_BOUND}.")
         if how != "inner" and not bound:
             raise self._text.wrong(self._node, "an outer join of streams needs a bound in time.", _BOUND)
         timed = {}
@@ -202,12 +220,9 @@ class _Join:
         same = dict(zip(others, keys, strict=True))
         theirs = tuple(replace(one, physical=same.get(one.physical, one.physical)) for one in right.columns)
         columns = [*left.columns, *theirs]
-        if self._using:
-            columns = [
-                replace(one, relation=one.relation)
-                for one in columns
-                if one.name.lower() not in self._using or one in left.columns
-            ]
+        if self._using:  # once, and first
+            once = [one for one in left.columns if one.name.lower() in self._using]
+            columns = once + [one for one in columns if one.name.lower() not in self._using]
         times_now = dict.fromkeys([*left.times, *right.times], "0 s") if bound else {}
         made = Relation(stream, tuple(columns), {one: late for one, late in times_now.items() if one in stream.columns})
         return self._filtered(made, rest)
@@ -236,7 +251,8 @@ class _Join:
                 name = f"key{number + 1}"
                 while name in {*side.stream.columns, *taken}:
                     name += "_"
-                side = replace(side, stream=side.stream.with_column(name, scope.said(one)))
+                said = scope.said(one) if plain is None else quoted(plain)
+                side = replace(side, stream=side.stream.with_column(name, said))
                 made.append(Column("", "", name))
                 names.append(name)
             else:
@@ -280,6 +296,9 @@ def _wanted(side: Relation, select: exp.Select) -> set[str]:
         if inner.is_star and not (isinstance(inner, exp.Column) and inner.table):
             return set(side.physical())
     found = set()
+    for join in select.args.get("joins") or []:
+        names = {one.name.lower() for one in join.args.get("using") or []}
+        found |= {one.physical for one in side.columns if one.name.lower() in names}
     for node in columns_in(select):
         parts = [part.name.lower() for part in node.parts]
         for one in side.columns:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from holdfast.api.run import Run
 
 MOST_BYTES = 256 << 20
+_KEYED = {"expressions", "from_", "where", "group", "having", "order", "limit", "distinct"}
 _EXPLAIN = re.compile(r"\s*EXPLAIN\b", re.IGNORECASE)
 
 
@@ -85,7 +86,7 @@ class Question:
         self._run, self._text, self._query = run, text, query
         self._stages = {stage.plan.name.lower(): stage for stage in run._plan.planned}
         self.asked = self._find()
-        self._alike = answer_columns(query, {name: one.schema for name, one in self.asked.items()})
+        self._alike = answer_columns(text, query, {name: one.schema for name, one in self.asked.items()})
 
     @property
     def one_answer(self) -> bool:
@@ -161,7 +162,7 @@ class Question:
     def _columns(self, stage: PlannedStage) -> tuple[str, ...]:
         """Those that somebody may mean: all where there is a star."""
         names = stage.plan.build().state_schema.names
-        if any(isinstance(one, exp.Star) and not isinstance(one.parent, exp.Count) for one in self._query.walk()):
+        if any(_needs_all(one) for one in self._query.walk()):
             return tuple(names)
         said = {part.name.lower() for one in self._query.find_all(exp.Column) for part in one.parts}
         return tuple(name for name in names if name.lower() in said) or tuple(names[:1])
@@ -169,20 +170,21 @@ class Question:
     def _key(self, node: exp.Table, stage: PlannedStage) -> tuple[Any, ...] | None:
         """The key, where a query reads this stage alone and says what each column of its key is equal to."""
         select = node.find_ancestor(exp.Select)
-        if select is None or select is not self._query or select.args.get("joins") or not select.args.get("where"):
+        if select is None or select is not self._query or not select.args.get("where"):
             return None
+        if any(value for part, value in select.args.items() if part not in _KEYED) or _is_decorated(node):
+            return None
+        names = {"", (node.alias or node.name).lower()}
         given: dict[str, Any] = {}
         for one in conjuncts(select.args["where"].this):
-            if isinstance(one, exp.EQ):
-                column, value = (
-                    (one.this, one.expression) if isinstance(one.this, exp.Column) else (one.expression, one.this)
-                )
-                if (
-                    isinstance(column, exp.Column)
-                    and len(column.parts) <= 2
-                    and (constant := _constant(value)) is not None
-                ):
-                    given.setdefault(column.name.lower(), constant)
+            if not isinstance(one, exp.EQ):
+                continue
+            column, value = one.this, one.expression
+            if not isinstance(column, exp.Column):
+                column, value = value, column
+            mine = isinstance(column, exp.Column) and len(column.parts) <= 2 and column.table.lower() in names
+            if mine and (constant := _constant(value)) is not None:
+                given.setdefault(column.name.lower(), constant)
         keys = stage.plan.operator.keys
         found = [given.get(key.name.lower()) for key in keys]
         fits = all(_is_of(value, key.type) for value, key in zip(found, keys, strict=True))
@@ -294,10 +296,27 @@ def _views(spark: SparkSession) -> Iterator[tuple[SparkSession, Any]]:
             session.catalog.dropTempView(name)
 
 
+def _is_decorated(node: exp.Table) -> bool:
+    alias = node.args.get("alias")
+    parts = {part for part, value in node.args.items() if value}
+    return not parts <= {"this", "alias"} or bool(alias is not None and alias.args.get("columns"))
+
+
+def _needs_all(node: Node) -> bool:
+    """What goes by columns that it does not name."""
+    if isinstance(node, exp.Star):
+        return not isinstance(node.parent, exp.Count)
+    if isinstance(node, exp.Join):
+        return bool(node.method or node.args.get("using"))
+    if isinstance(node, exp.TableAlias):
+        return bool(node.args.get("columns"))
+    return isinstance(node, exp.Pivot | exp.Lateral)
+
+
 def _constant(node: Node) -> Any:
     match node:
         case exp.Literal() if node.is_string:
-            return node.name
+            return None if "\\" in node.name else node.name
         case exp.Literal() if node.name.isdigit():
             return int(node.name)
         case exp.Neg() if isinstance(node.this, exp.Literal) and node.this.name.isdigit():

@@ -82,10 +82,13 @@ def without_rank(text: Text, node: exp.Select, source: Node) -> tuple[list[Node]
     where = conjuncts(node.args["where"].this) if node.args.get("where") else []
     if not isinstance(source, exp.Subquery) or not isinstance(source.this, exp.Select):
         return where, None
+    alias = source.args.get("alias")
+    renamed = alias is not None and alias.args.get("columns")
+    mine = {source.alias.lower()} | (set() if node.args.get("joins") else {""})
     for one in source.this.expressions:
         if isinstance(one, exp.Alias) and isinstance(one.this, exp.Window):
-            for condition in where:
-                if (k := _at_most(condition, one.alias)) is not None:
+            for condition in [] if renamed else where:
+                if (k := _at_most(condition, one.alias, mine)) is not None:
                     return [other for other in where if other is not condition], Rank(one.alias, k)
             raise not_over(text, one.this)
     return where, None
@@ -118,8 +121,8 @@ def _top(stream: Stream, k: int, by: list[Order], per: tuple[Any, ...], rank: st
     return KeyedStream(stream, (ONE,), name, by=())._top_k(k, by, "cut", rank, final=False, hidden=True)
 
 
-def _at_most(condition: Node, name: str) -> int | None:
-    """k, if the condition is ``name <= k`` in one of the ways to say it."""
+def _at_most(condition: Node, name: str, relations: set[str]) -> int | None:
+    """k, if the condition is ``name <= k`` in one of the ways to say it, of a column of one of these relations."""
     while isinstance(condition, exp.Paren):
         condition = condition.this
     if not isinstance(condition, exp.LTE | exp.LT | exp.EQ | exp.GTE | exp.GT):
@@ -129,6 +132,8 @@ def _at_most(condition: Node, name: str) -> int | None:
     if mirrored:
         one, other = other, one
     if not (isinstance(one, exp.Column) and one.name.lower() == name.lower() and isinstance(other, exp.Literal)):
+        return None
+    if one.table.lower() not in relations:
         return None
     if other.is_string or not other.name.isdigit() or int(other.name) < 1:
         return None

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlglot import exp
 
+from holdfast.api.sql.ranks import not_over
 from holdfast.api.sql.text import Node, Text
 
 _ORDER = {"order", "sort", "limit", "offset", "with_"}
@@ -46,12 +47,20 @@ def refuse_unknown(text: Text, query: Node) -> None:
                 raise _refused(text, part, value[0] if isinstance(value, list) else value, node)
         if type(node) in GROUPINGS:
             raise _refused(text, GROUPINGS[type(node)], node, node.find_ancestor(exp.Group))
+        if isinstance(node, exp.Window) and not _is_item(node):
+            raise not_over(text, node)
         if isinstance(node, exp.Query) and node is not query and not _is_relation(node):
             raise text.wrong(
                 node,
                 "a query cannot stand within an expression.",
                 "Join its stage by key: JOIN totals ON totals.k = c.k",
             )
+
+
+def _is_item(node: Node) -> bool:
+    """A column of the result, as it is."""
+    around = node.parent.parent if isinstance(node.parent, exp.Alias) else node.parent
+    return isinstance(around, exp.Select)
 
 
 def _is_relation(node: Node) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sqlglot import exp
@@ -15,6 +16,16 @@ from holdfast.api.sql.text import Node, Text
 from holdfast.api.sql.times import as_span, microseconds
 
 Tables = Callable[[str], "Relation | Table | None"]
+
+
+@dataclass
+class Common:
+    """A query of WITH."""
+
+    node: exp.CTE
+    seen: dict[str, Common]
+    """Those that it may name itself."""
+    made: Relation | None = None
 
 
 class Compile(Protocol):
@@ -31,16 +42,21 @@ class Relations:
         self._tables = tables
         self._everything = everything
         self._compile = compile
-        self._common: dict[str, exp.CTE] = {}
-        self._made: dict[str, Relation] = {}
+        self._common: dict[str, Common] = {}
 
-    def with_common(self, node: Node) -> None:
-        """The queries of WITH can be named from here on."""
+    @contextmanager
+    def with_common(self, node: Node) -> Iterator[None]:
+        """Meanwhile the queries of WITH can be named; each of them sees those before it, and what it is within sees."""
+        outer = self._common
         common = node.args.get("with_")
         for one in common.expressions if common is not None else []:
             if common is not None and common.recursive:
                 raise self._text.wrong(common, "a stream has no recursion.", "Write one query for each step.")
-            self._common[one.alias.lower()] = one
+            self._common = {**self._common, one.alias.lower(): Common(one, self._common)}
+        try:
+            yield
+        finally:
+            self._common = outer
 
     def find(self, node: Node, select: exp.Select, rank: Rank | None = None) -> Relation | Table:
         found = self._named(node, select, rank)
@@ -65,7 +81,7 @@ class Relations:
             return self._all(node, select)
         name = ".".join(part.name for part in node.parts)
         if name.lower() in self._common:
-            return self._common_one(name.lower()).called(node.alias or node.name)
+            return self._common_one(self._common[name.lower()]).called(node.alias or node.name)
         found = self._tables(name)
         if found is None:
             raise self._text.wrong(
@@ -87,14 +103,15 @@ class Relations:
         named = zip(rows.columns, columns, strict=True)
         return replace(rows, columns=tuple(replace(old, name=new.name) for old, new in named))
 
-    def _common_one(self, name: str) -> Relation:
+    def _common_one(self, common: Common) -> Relation:
         """A query of WITH is one stream, however often it is named."""
-        if name not in self._made:
-            one = self._common.pop(name)  # it cannot mean itself
-            made = self._compile(one.this, one.alias)
-            made = self._renamed(one, made)
-            self._common[name], self._made[name] = one, made
-        return self._made[name]
+        if common.made is None:
+            here, self._common = self._common, common.seen
+            try:
+                common.made = self._renamed(common.node, self._compile(common.node.this, common.node.alias))
+            finally:
+                self._common = here
+        return common.made
 
     def _all(self, node: Node, select: exp.Select) -> Relation:
         """ELF's ``FROM *``: all that is read and has the columns of the query."""

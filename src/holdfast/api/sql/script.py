@@ -48,6 +48,8 @@ class Script:
                 return self._query(node, name)
             case exp.Create() if DECLARED in node.meta:
                 return self._declare(node, node.meta[DECLARED])
+            case exp.Create() if node.kind == "VIEW" and isinstance(node.this, exp.Schema):
+                raise self._text.wrong(node.this, "a view has the columns of its query.", "Give them names there: AS.")
             case exp.Create() if node.kind == "VIEW" and isinstance(node.expression, exp.Query):
                 return self._query(node.expression, _name(node))
             case exp.Insert():

@@ -9,11 +9,12 @@ from typing import Any
 from sqlglot import exp
 
 from holdfast.api.sql.aggregates import aggregates_in, is_aggregate
-from holdfast.api.sql.grouping import Grouping, keyed_by, unquoted
+from holdfast.api.sql.grammar import WINDOWING
+from holdfast.api.sql.grouping import Grouping, keyed_by
 from holdfast.api.sql.joins import joined
 from holdfast.api.sql.ranks import Rank, first_rows, limited, not_over, numbered_rows, without_rank
 from holdfast.api.sql.relations import Relations, Tables, latest
-from holdfast.api.sql.scope import Column, Relation, Scope, Table
+from holdfast.api.sql.scope import Column, Relation, Scope, Table, columns_in
 from holdfast.api.sql.text import Node, Text, quoted
 from holdfast.api.sql.windows import END, START
 from holdfast.plan.frames import Expr
@@ -27,6 +28,8 @@ class Item:
     node: Node
     text: str
     """In the stream's names."""
+    plain: str | None = None
+    """The column that it is, as it is."""
 
 
 class Query:
@@ -38,7 +41,10 @@ class Query:
 
     def relation(self, node: Node, name: str | None = None, rank: Rank | None = None) -> Relation:
         """The rows of a query; ``name`` is that of its last stage, ``rank`` says which of its row numbers matter."""
-        self._relations.with_common(node)
+        with self._relations.with_common(node):
+            return self._rows(node, name, rank)
+
+    def _rows(self, node: Node, name: str | None, rank: Rank | None) -> Relation:
         match node:
             case exp.Subquery():
                 inner = self.relation(node.this, None if limited(node) else name, rank)
@@ -77,7 +83,9 @@ class Query:
         scope = Scope(self._text, rows.columns)
 
         def value(one: Node) -> Any:
-            if isinstance(one, exp.Literal) and not one.is_string and 1 <= int(one.name) <= len(rows.columns):
+            if isinstance(one, exp.Literal) and not one.is_string:
+                if not one.name.isdigit() or not 1 <= int(one.name) <= len(rows.columns):
+                    raise self._text.wrong(one, f"there is no column number {one.name}.", "Name what is ordered by.")
                 return rows.columns[int(one.name) - 1].physical
             return scope.value(one)
 
@@ -100,6 +108,12 @@ class Query:
             )
         joins = [(one, self._relations.find(one.this, node)) for one in node.args.get("joins") or []]
         grouped = self._groups(node)
+        if WINDOWING in node.meta and not grouped:
+            raise self._text.wrong(
+                node.meta[WINDOWING][0],
+                "WINDOWING is about groups.",
+                "GROUP BY something, with an aggregate of the rest.",
+            )
         parts = [*[isinstance(right, Relation) for _, right in joins], grouped]
         parts += [rank is not None or limited(node), bool(node.args.get("distinct"))]
         names = _Names(name, parts.count(True))
@@ -110,30 +124,32 @@ class Query:
             said = [scope.said(one) for one in where]
             condition = said[0] if len(said) == 1 else " AND ".join(f"({one})" for one in said)
             rows = replace(rows, stream=rows.stream.where(condition))
-        said_of, value = scope.said, scope.value
+        terms: Scope | Grouping = scope
         per: tuple[str, ...] = ()
         if grouped:
-            group = Grouping(self._text, scope, rows, node)
-            rows = group.stage(names.take())
-            said_of, value, per = group.said, group.value, (START, END) if group.by_clause else ()
+            terms = Grouping(self._text, scope, rows, node)
+            rows = terms.stage(names.take())
+            per = (START, END) if terms.by_clause else ()
         having = node.args.get("having")
         if having is not None:
             if not grouped:
                 raise self._text.wrong(having, "HAVING needs groups.", "Use WHERE.")
-            rows = replace(rows, stream=rows.stream.where(said_of(having.this)))
-        items = self._items(node, scope, said_of, rank)
+            rows = replace(rows, stream=rows.stream.where(terms.said(having.this)))
+        items = self._items(node, scope, terms, rank)
+        asked = _Asked(self._text, items, scope, terms)
+        distinct = node.args.get("distinct")
         if rank is not None:
-            rows = replace(rows, stream=numbered_rows(self._text, node, rows.stream, rank, value, names.take()))
-        elif limited(node) and not node.args.get("distinct"):
-            asked = _asked(items, value)
-            rows = replace(rows, stream=first_rows(self._text, node, rows.stream, asked, names.take(), per))
+            rows = replace(rows, stream=numbered_rows(self._text, node, rows.stream, rank, terms.value, names.take()))
+        elif limited(node) and not distinct:
+            rows = replace(rows, stream=first_rows(self._text, node, rows.stream, asked.value, names.take(), per))
         made = self._projected(node, rows, items, names)
-        if limited(node) and node.args.get("distinct"):  # what is the same twice is one of the first rows once
+        if limited(node) and distinct:  # what is the same twice is one of the first rows once
             if per:
                 raise self._text.wrong(
-                    node.args["distinct"], "WINDOWING has no DISTINCT with LIMIT.", "GROUP BY what shall be distinct."
+                    distinct, "WINDOWING has no DISTINCT with LIMIT.", "GROUP BY what shall be distinct."
                 )
-            return self._ordered(node, made, names.take())
+            first = first_rows(self._text, node, made.stream, asked.column, names.take())
+            return replace(made, stream=first.select(*made.physical()))
         return made
 
     def _projected(self, node: exp.Select, rows: Relation, items: list[Item], stages: _Names) -> Relation:
@@ -144,17 +160,11 @@ class Query:
                 twice.node, f"two columns are called '{twice.name}'.", "Give one of them another name with AS."
             )
         stream = rows.stream
-        plain = [unquoted(one.text) if unquoted(one.text) in stream.columns else None for one in items]
-        if names != stream.columns or plain != names:
+        if names != stream.columns or [one.plain for one in items] != names:
             stream = stream.select(
-                *[
-                    one.name if same == one.name else Expr(one.text).alias(one.name)
-                    for one, same in zip(items, plain, strict=True)
-                ]
+                *[one.name if one.plain == one.name else Expr(one.text).alias(one.name) for one in items]
             )
-        times = {
-            one.name: rows.times[same] for one, same in zip(items, plain, strict=True) if same and same in rows.times
-        }
+        times = {one.name: rows.times[one.plain] for one in items if one.plain and one.plain in rows.times}
         made = Relation(stream, tuple(Column("", name, name) for name in names), times)
         distinct = node.args.get("distinct")
         if distinct:
@@ -165,18 +175,18 @@ class Query:
             made = replace(made, stream=keyed_by(made.stream, tuple(names), stages.take()).distinct())
         return made
 
-    def _items(self, node: exp.Select, scope: Scope, said: Callable[[Node], str], rank: Rank | None) -> list[Item]:
+    def _items(self, node: exp.Select, scope: Scope, terms: Scope | Grouping, rank: Rank | None) -> list[Item]:
         items = []
         for one in node.expressions:
             inner = one.this if isinstance(one, exp.Alias) else one
             if isinstance(inner, exp.Window):
                 if rank is None or one.alias.lower() != rank.name.lower():
                     raise not_over(self._text, inner)
-                items.append(Item(rank.name, one, quoted(rank.name)))
-            elif inner.is_star:
+                items.append(Item(rank.name, one, quoted(rank.name), rank.name))
+            elif inner.is_star and isinstance(inner, exp.Star | exp.Column):
                 items += self._starred(inner, scope, node)
             else:
-                items.append(Item(one.alias_or_name or self._made_name(inner), inner, said(inner)))
+                items.append(Item(self._called(one), inner, terms.said(inner), terms.plain(inner)))
         return items
 
     def _starred(self, node: Node, scope: Scope, select: exp.Select) -> list[Item]:
@@ -187,17 +197,30 @@ class Query:
             raise self._text.wrong(node, "a star is all columns, or all EXCEPT some.", "Name the others.")
         hidden = {one.name.lower() for one in star.args.get("except_") or star.args.get("except") or []}
         whose = node.table.lower() if isinstance(node, exp.Column) else None
-        found: dict[str, Item] = {}
-        for one in scope.columns:
-            if (whose is None or one.relation.lower() == whose) and one.name.lower() not in hidden:
-                found.setdefault(one.physical, Item(one.name, node, quoted(one.physical)))
+        these = [one for one in scope.columns if whose is None or one.relation.lower() == whose]
+        if strangers := hidden - {one.name.lower() for one in these}:
+            raise self._text.wrong(
+                node, f"there is no column '{min(strangers)}' to leave out.", "Leave out what there is."
+            )
+        found = [
+            Item(
+                one.name,
+                exp.column(one.name, table=one.relation or None, quoted=True),
+                quoted(one.physical),
+                one.physical,
+            )
+            for one in these
+            if one.name.lower() not in hidden
+        ]
         if not found:
             raise self._text.wrong(node, "these are no columns.", "Name a relation of FROM, or leave fewer out.")
-        return list(found.values())
+        return found
 
-    def _made_name(self, node: Node) -> str:
-        """As near to what Spark would call it as can be without asking."""
-        if is_aggregate(node) and isinstance(node, exp.Count) and isinstance(node.this, exp.Star):
+    def _called(self, node: Node) -> str:
+        """As it is named, or as near to what Spark would call it as can be without asking."""
+        if isinstance(node, exp.Alias | exp.Column):
+            return str(node.alias_or_name)
+        if isinstance(node, exp.Count) and isinstance(node.this, exp.Star):
             return "count(1)"
         said = " ".join(self._text.cut(node).split())
         return said.lower() if is_aggregate(node) else said
@@ -221,15 +244,50 @@ class _Names:
         return self._name if self._left == 0 else None
 
 
-def _asked(items: list[Item], value: Callable[[Node], Any]) -> Callable[[Node], Any]:
-    """What ORDER BY names: a column of the result by its number or its name, or an expression."""
-    aliases = {one.name.lower(): one.node for one in items}
+class _Asked:
+    """What ORDER BY names: a column of the result by its number or its name, which hides one of the source, or an
+    expression of either."""
 
-    def found(node: Node) -> Any:
-        if isinstance(node, exp.Literal) and not node.is_string and 1 <= int(node.name) <= len(items):
-            node = items[int(node.name) - 1].node
-        elif isinstance(node, exp.Column) and not node.table and node.name.lower() in aliases:
-            node = aliases[node.name.lower()]
-        return value(node)
+    def __init__(self, text: Text, items: list[Item], scope: Scope, terms: Scope | Grouping) -> None:
+        self._text, self._items, self._scope, self._terms = text, items, scope, terms
+        self._named = {one.name.lower(): one for one in items}
 
-    return found
+    def value(self, node: Node) -> Any:
+        item = self._item(node)
+        if item is not None:
+            return item.plain or Expr(item.text)
+        for call in aggregates_in(node):
+            for column in columns_in(call):
+                hidden = self._of(column)
+                if hidden is not None and self._scope.canonical(hidden.node) != self._scope.canonical(column):
+                    raise self._text.wrong(
+                        column, f"'{column.name}' is a column of the result here.", "Say whose it is."
+                    )
+        if any(self._of(column) is not None for column in columns_in(node)):
+            return Expr(self._text.rewritten(node, self._put))
+        return self._terms.value(node)
+
+    def column(self, node: Node) -> str:
+        """Of distinct rows, which have no other columns."""
+        item = self._item(node)
+        if item is None:
+            meant = self._scope.canonical(node)
+            item = next((one for one in self._items if self._scope.canonical(one.node) == meant), None)
+        if item is None:
+            raise self._text.wrong(node, "DISTINCT rows are ordered by what is selected.", "Select it, too.")
+        return item.name
+
+    def _item(self, node: Node) -> Item | None:
+        if isinstance(node, exp.Literal) and not node.is_string:
+            if not node.name.isdigit() or not 1 <= int(node.name) <= len(self._items):
+                raise self._text.wrong(node, f"there is no column number {node.name}.", "Name what is ordered by.")
+            return self._items[int(node.name) - 1]
+        return self._of(node) if isinstance(node, exp.Column) else None
+
+    def _of(self, node: exp.Column) -> Item | None:
+        return self._named.get(node.name.lower()) if not node.table and len(node.parts) == 1 else None
+
+    def _put(self, node: Node) -> str | None:
+        if isinstance(node, exp.Column) and (item := self._of(node)) is not None:
+            return f"({item.text})"
+        return self._terms.put(node)

@@ -82,7 +82,5 @@ class Text:
 
 
 def quoted(name: str) -> str:
-    """A column's name as Spark reads it in SQL."""
-    return (
-        name if name.isidentifier() and name.isascii() and not name.startswith("_") else f"`{name.replace('`', '``')}`"
-    )
+    """A column's name as Spark reads it in SQL, whatever it is: ``null`` is a name, too."""
+    return f"`{name.replace('`', '``')}`"
