@@ -198,7 +198,7 @@ def test_help_lists_every_command() -> None:
         shown = dev(ROOT, *arguments)
         assert shown.returncode == 0
         assert [line.split()[1] for line in shown.stdout.splitlines()] == [
-            *("demo", "test", "test", "test", "bench", "cluster", "sim", "sim", "docs", "shell", "help")
+            *("demo", "test", "test", "test", "bench", "cluster", "sim", "sim", "docs", "shell", "sql", "help")
         ]
 
 

@@ -52,7 +52,7 @@ def settled(rows: list[dict[str, Any]], query: Asked, until: dt.datetime) -> lis
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "lookup"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(at, marks=pytest.mark.heavy) for at in range(3, 40))])
 def test_random_queries(kind: str, seed: int) -> None:
     draw = random.Random(f"{kind} {seed}")
     query = asked(draw, kind)

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("days_are_utc_days")]
 @pytest.mark.parametrize(
     "kinds",
     [
-        pytest.param(["filtered", "windows", "elf", "numbered", "outer", "with"], id="some"),
+        pytest.param(["windows", "numbered", "outer", "with"], id="some"),
         pytest.param(ASKED, id="all", marks=pytest.mark.heavy),
     ],
 )

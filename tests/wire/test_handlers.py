@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.api.asked import RunQuestions
 from holdfast.container.handlers import Handlers, Jobs
 from holdfast.driver.containers import ContainerHandlers
 from holdfast.driver.endpoint import Questions
@@ -47,7 +48,7 @@ def test_every_call_and_stream_has_one_handler() -> None:
         Handlers("c0", "token", Jobs("c0"), None, 0),  # type: ignore[arg-type]
         RingHandlers(Address("c0", ""), "token"),
     )
-    desk = Table(object.__new__(Questions), object.__new__(ExecutorLauncher))
+    desk = Table(*map(object.__new__, (Questions, RunQuestions, ExecutorLauncher)))
     assert kinds_of(Ticket) | kinds_of(Push) <= container.kinds
     assert kinds_of(Call) == (container.kinds | desk.kinds) - kinds_of(Ticket) - kinds_of(Push)
 

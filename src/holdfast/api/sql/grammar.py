@@ -23,6 +23,7 @@ from holdfast.errors import PlanError
 WATERMARK, WINDOWING, DECLARED = "watermark", "windowing", "declared"
 ALL = "*"
 DIALECTS = ("spark", "elf")
+_TOLD = ("description", "line", "col", "highlight")
 _CLAUSES = ("WATERMARK", "WINDOWING")
 _SPANNED = (
     "_parse_expression",
@@ -235,11 +236,13 @@ def _with_quotes(given: Text) -> str:
 
 
 def _unread(given: Text, error: ParseError) -> PlanError:
+    """sqlglot tells the line, the column behind the word and the word."""
     told = error.errors[0] if error.errors else {}
-    what = str(told.get("description") or error).splitlines()[0].rstrip(".")
+    what, line, column, word = (told.get(name) for name in _TOLD)
     place = None
-    if told.get("line") and told.get("highlight") is not None:
-        lines = given.text.splitlines(keepends=True)
-        end = sum(map(len, lines[: int(str(told["line"])) - 1])) + int(str(told["col"]))
-        place = (max(0, end - max(1, len(str(told["highlight"])))), end)
-    return given.wrong(place, f"the text is not understood: {what}.", "Correct it there, or just before.")
+    if line and column and word is not None:
+        before = given.text.splitlines(keepends=True)[: int(str(line)) - 1]
+        end = sum(map(len, before)) + int(str(column))
+        place = (max(0, end - max(1, len(str(word)))), end)
+    said = str(what or error).splitlines()[0].rstrip(".")
+    return given.wrong(place, f"the text is not understood: {said}.", "Correct it there, or just before.")
