@@ -23,6 +23,15 @@ from holdfast.state.value_hashing import xxhash64
 from holdfast.state.values import WrongValueError, to_array
 
 
+def key_request(stage: str, columns: Sequence[Column], key: Sequence[Any], zone: str, slices: int) -> tuple[int, bytes]:
+    """The slice of a key, and the key as containers are asked for it."""
+    wanted = key_rows(stage, columns, key, zone)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, wanted.schema) as out:
+        out.write_batch(wanted)
+    return wanted.column("_h")[0].as_py() % slices, sink.getvalue().to_pybytes()
+
+
 def key_rows(stage: str, columns: Sequence[Column], key: Sequence[Any], zone: str) -> pa.RecordBatch:
     """One row of ``_h``, ``k0``, …; times without a zone are of the session's, ``zone``. None is the null key."""
     if len(key) != len(columns):

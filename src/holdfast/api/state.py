@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from holdfast.api.epoch_reads import as_of_one_epoch
-from holdfast.api.keys import key_rows
+from holdfast.api.keys import key_request
 from holdfast.errors import EpochGone
 from holdfast.spark.scan import Scan
 from holdfast.wire.client import Unreachable
@@ -53,12 +53,8 @@ class State:
         which.
         """
         zone = self._run.job.spark.conf.get("spark.sql.session.timeZone")
-        wanted = key_rows(self._stage, self._plan.operator.keys, key, zone or "UTC")
-        number = wanted.column("_h")[0].as_py() % self._run._file.slices
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, wanted.schema) as out:
-            out.write_batch(wanted)
-        request = sink.getvalue().to_pybytes()
+        slices = self._run._file.slices
+        number, request = key_request(self._stage, self._plan.operator.keys, key, zone or "UTC", slices)
 
         def read(epoch: int, _: str) -> tuple[int, dict[str, Any] | None]:
             owner = self._run._shell.machine.owner(number)

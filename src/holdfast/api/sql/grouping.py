@@ -56,7 +56,7 @@ class Grouping:
             )
         windows = self._windows
         cut = keyed.window(windows.window, time=windows.time, lateness=windows.lateness)
-        return Relation(cut.agg(**aggregates), (), {START: "0 s", END: "0 s"}, windowed=True)
+        return Relation(cut.agg(**aggregates), (), {START: "0 s", END: "0 s"})
 
     def said(self, node: Node) -> str:
         """An expression in the names of what the stage puts out."""

@@ -17,6 +17,7 @@ from holdfast.api.keyed import StageStream
 from holdfast.api.sql.scope import Column, Relation, Scope, Table, columns_in, conjuncts
 from holdfast.api.sql.text import Node, Text, quoted
 from holdfast.api.sql.times import Apart, as_span, take_bound
+from holdfast.invariants import Impossible
 from holdfast.operators.aggregate import StageSpec
 from holdfast.plan.frames import DIFF
 from holdfast.plan.graph import outputs
@@ -167,8 +168,9 @@ class _Join:
     def lookup(self, select: exp.Select, name: str | None) -> Relation:
         left, right = self._sides
         stage = right.stream
-        assert_stage = stage if isinstance(stage, StageStream) else None
-        operator = stage._job._planned(assert_stage._stage).plan.operator  # type: ignore[union-attr]
+        if not isinstance(stage, StageStream):
+            raise Impossible("asked above")
+        operator = stage._job._planned(stage._stage).plan.operator
         self._refuse_others(self._found.of_left + self._found.others if self._how != "inner" else [])
         by_name = {Scope(self._text, right.columns).plain(theirs): mine for mine, theirs in self._found.keys}
         ordered = [by_name[key.name] for key in operator.keys]
@@ -258,20 +260,12 @@ class _Join:
             else:
                 names.append(plain)
         side = replace(side, columns=(*side.columns, *made))
-        times = {name for name in side.times if any(one in self._times_named(at) for one in (name,))}
+        times = {self._pair[at]} if at in self._pair else set()
         narrowed = side.narrowed({*wanted, *names, *times}, taken)
         called = dict(zip([one.physical for one in side.columns if one.physical in {*wanted, *names, *times}],
                           narrowed.physical(), strict=True))  # fmt: skip
         kept = tuple(one for one in narrowed.columns if one.name)
         return replace(narrowed, columns=kept), [called[name] for name in names]
-
-    def _times_named(self, at: int) -> set[str]:
-        found = set()
-        for condition in self._found.bounds:
-            for node in columns_in(condition):
-                if self._side(node) == at and (time := self._time_of(node)) is not None:
-                    found.add(time)
-        return found
 
     def _filtered(self, rows: Relation, conditions: list[Node]) -> Relation:
         if not conditions:

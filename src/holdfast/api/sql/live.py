@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 
 from holdfast.api.epoch_reads import as_of_one_epoch
-from holdfast.api.keys import key_rows
+from holdfast.api.keys import key_request
 from holdfast.api.rows import Rows
 from holdfast.api.sql.alike import answer_columns
 from holdfast.api.sql.grammar import parsed
@@ -195,15 +195,11 @@ class Question:
     def _row(self, one: Asked, epoch: int) -> pa.Table:
         """The rows of one key, from whoever owns it; whoever asks waits until somebody does."""
         run, plan = self._run, one.stage.plan
-        wanted = key_rows(plan.name, plan.operator.keys, one.key or (), "UTC")
-        number = wanted.column("_h")[0].as_py() % run._file.slices
+        number, request = key_request(plan.name, plan.operator.keys, one.key or (), "UTC", run._file.slices)
         owner = run._shell.machine.owner(number)
         if owner is None:
             raise EpochGone(f"Slice {number} has no owner at the moment.")
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, wanted.schema) as out:
-            out.write_batch(wanted)
-        got = run._fleet.call(owner, Get(plan.name, number, epoch, sink.getvalue().to_pybytes()))
+        got = run._fleet.call(owner, Get(plan.name, number, epoch, request))
         with pa.ipc.open_stream(got.rows) as reader:
             return reader.read_all().select(list(one.columns))
 

@@ -29,8 +29,6 @@ class Relation:
     stream: Stream
     columns: tuple[Column, ...]
     times: Mapping[str, str] = field(default_factory=dict)
-    windowed: bool = False
-    """Rows are results of windows, with both ends of them."""
 
     @staticmethod
     def of(stream: Stream, name: str, times: Mapping[str, str]) -> Relation:
