@@ -29,7 +29,7 @@ from holdfast.ring.messages import Letter, RingTerms
 from holdfast.ring.node import Ring
 from holdfast.ring.overlay.messages import Hello
 from holdfast.spark import intake
-from holdfast.spark.intake import Intake, IntakeTask
+from holdfast.spark.intake import Crossed, Intake, IntakeTask
 from holdfast.wire.client import Address
 from holdfast.wire.messages import Tag
 
@@ -78,7 +78,9 @@ def test_wide_rows_are_sorted_in_smaller_blocks(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(SegmentWriter, "append", noted)
     wide = pa.record_batch({"_h": np.arange(100), "v0": ["x" * 400] * 100})
-    tag = IntakeTask(Intake(Store(str(tmp_path)), Fence(1, 1, 1), 1, 16, (0,)), 0, 0).run((0, wide) for _ in range(50))
+    tag = IntakeTask(Intake(Store(str(tmp_path)), Fence(1, 1, 1), 1, 16, (0,)), 0, 0).run(
+        Crossed(wide.num_rows, ((0, wide),)) for _ in range(50)
+    )
     assert tag is not None
     assert tag.segment.rows == 5000
     assert max(flushed) < 100_000 + wide.nbytes

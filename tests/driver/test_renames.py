@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from test_upgrade import HIGH, KEYS, SECOND, SLICES, TOTAL, VALUES, N, Shop, fresh_rows, stage, torn_shop
+from test_upgrade import HIGH, KEYS, KILLED, SECOND, SLICES, TOTAL, VALUES, N, Shop, fresh_rows, stage, torn_shop
 
 from holdfast.driver import upgrade as upgrading
 from holdfast.errors import StoreError
@@ -154,7 +154,7 @@ def test_an_epoch_of_before_is_finished_under_the_new_names(tmp_path: Path, chec
     assert shop.reopened().read(NOW, "rows_by_k_agg") == counted(shop)
 
 
-@pytest.mark.parametrize("place", ["mid-change", "after-pack", "before-graph", "after-graph"])
+@pytest.mark.parametrize("place", KILLED)
 def test_killed_on_the_way_to_the_new_names(tmp_path: Path, place: str) -> None:
     shop = in_flight(tmp_path / "store")
     faults = tmp_path / "faults"

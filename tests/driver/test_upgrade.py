@@ -45,6 +45,12 @@ from holdfast.plan.changes import compare
 from holdfast.plan.fingerprint import Fingerprint
 from holdfast.state.typed import StateSpec
 
+KILLED = [
+    "mid-change",
+    "before-graph",
+    *(pytest.param(one, marks=pytest.mark.heavy) for one in ("after-pack", "after-graph")),
+]
+
 SLICES = 4
 KEYS = (Column("k", "bigint"),)
 N = AggregateSpec("n", "count", None, None)
@@ -571,7 +577,7 @@ def test_what_is_more_than_a_mended_function_waits_for_the_epoch(shop: Shop) -> 
     assert shop.reopened().ledger.graph() is None
 
 
-@pytest.mark.parametrize("place", ["mid-change", "after-pack", "before-graph", "after-graph"])
+@pytest.mark.parametrize("place", KILLED)
 def test_killed_while_an_epoch_is_mended(shop: Shop, place: str, tmp_path: Path) -> None:
     """Before the graph's file is there the old function still fails and the change is made again; after it the mended
     one finishes the epoch, whoever starts."""
@@ -680,7 +686,7 @@ def test_rivals(shop: Shop) -> None:
 # --- crashes --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", ["mid-change", "after-pack", "before-graph", "after-graph"])
+@pytest.mark.parametrize("place", KILLED)
 def test_killed_on_the_way_either_the_old_or_the_new_job_can_start(shop: Shop, place: str, tmp_path: Path) -> None:
     shop.epochs(2)
     shop.checkpoint([OLD])

@@ -30,7 +30,11 @@ KEPT = [path for path in sorted((ROOT / "tests/stores").glob("spark-*.tar.xz")) 
 PLACES = ("after-prepare", "mid-sink", "after-sinks", "after-commit")
 
 
-@pytest.mark.parametrize("kept", KEPT, ids=lambda path: path.name.removesuffix(".tar.xz"))
+@pytest.mark.parametrize(
+    "kept",
+    [pytest.param(kept, marks=() if kept == KEPT[-1] else pytest.mark.heavy) for kept in KEPT],
+    ids=lambda path: path.name.removesuffix(".tar.xz"),
+)
 def test_what_another_spark_prepared_is_finished(tmp_path: Path, spark: SparkSession, kept: Path) -> None:
     with tarfile.open(kept) as archive:
         archive.extractall(tmp_path, filter="data")

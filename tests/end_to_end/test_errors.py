@@ -99,6 +99,7 @@ def test_of_plans(tmp_path: Path, spark: SparkSession, capfd: pytest.CaptureFixt
         assert run.state(counts).get(7) == {"k": 7, "n": 1, "_epoch": 1}
 
 
+@pytest.mark.heavy
 @pytest.mark.own_nursery
 def test_functions_over_sets_see_one_order_for_the_life_of_a_job(tmp_path: Path, spark: SparkSession) -> None:
     """In every container, those that replace others and those of the next start too."""

@@ -38,7 +38,10 @@ def test_without_faults(
 
 @pytest.mark.parametrize(
     ("shape", "config"),
-    [("one", {"preaggregate": True}), ("two", {**PUSHED, "slices": 7, "containers": 3})],
+    [
+        pytest.param("one", {"preaggregate": True}, marks=pytest.mark.heavy),
+        ("two", {**PUSHED, "slices": 7, "containers": 3}),
+    ],
     ids=["one", "two"],
 )
 def test_containers_and_spark_workers_killed(
@@ -91,28 +94,34 @@ def test_every_container_killed_at_once_then_one_falls_silent(
 
 @pytest.mark.long
 def test_driver_killed_where_it_matters_most(tmp_path: Path) -> None:
-    """What nobody names, what is fixed, what the sinks have and the log has not, what Spark does not know of."""
-    kill_at(tmp_path, ["after-segments", "after-prepare", "after-sinks", "after-commit"])
+    """What is fixed, what the sinks have and the log has not, what Spark does not know of."""
+    drill = killed_at(tmp_path, ["after-prepare", "after-sinks", "after-commit"])
+    ended = drill.run()
+    assert ended.code == 0, ended.error
+    drill.check()
 
 
 @pytest.mark.heavy
 def test_driver_killed_at_every_place(tmp_path: Path) -> None:
-    kill_at(tmp_path, [place for place in faults.PLACES if place != "in-intake"])
+    """Then in a rescale, when some slices live twice."""
+    places = [place for place in faults.PLACES if place != "in-intake"]
+    drill = killed_at(tmp_path, places)
+    ended = drill.run(rescale={"at": len(places), "to": 3, "die_in": "dual"})
+    assert ended.killed, ended.error
+    ended = drill.run()
+    assert ended.code == 0, ended.error
+    drill.check()
 
 
-def kill_at(tmp_path: Path, places: list[str]) -> None:
-    """An epoch for each; then in a rescale, when some slices live twice. Each goes on where the one before died."""
+def killed_at(tmp_path: Path, places: list[str]) -> Drill:
+    """An epoch for each. Each driver goes on where the one before died."""
     drill = Drill(tmp_path, files=len(places) + 6, rows=1500, config={"shape": "all"})
     drill.plant(*[f"driver@{place}@{number}" for number, place in enumerate(places, 1)])
     for place in places:
         ended = drill.run()
         assert ended.killed, f"{place}: {ended.error}"
     assert drill.planted == []
-    ended = drill.run(rescale={"at": len(places), "to": 3, "die_in": "dual"})
-    assert ended.killed, ended.error
-    ended = drill.run()
-    assert ended.code == 0, ended.error
-    drill.check()
+    return drill
 
 
 @pytest.mark.heavy

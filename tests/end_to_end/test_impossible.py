@@ -58,6 +58,7 @@ for master in (CommitsBeforeTheSinks, Master):
 """
 
 
+@pytest.mark.heavy  # a job for itself, since an interpreter is -O or not
 def test_a_planted_bug_stops_the_run_under_python_O(tmp_path: Path) -> None:  # noqa: N802
     (tmp_path / "in").mkdir()
     for number in (1, 2, 3):

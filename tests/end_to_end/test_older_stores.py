@@ -62,7 +62,11 @@ def draw(spark: SparkSession, store: str, *, spread: bool = True) -> tuple[hf.Jo
     return job, {"totals": totals, "groups": groups, "best": best}
 
 
-@pytest.mark.parametrize("kept", STORES, ids=lambda path: path.name.removesuffix(".tar.xz"))
+@pytest.mark.parametrize(
+    "kept",
+    [pytest.param(kept, marks=() if kept == STORES[-1] else pytest.mark.heavy) for kept in STORES],
+    ids=lambda path: path.name.removesuffix(".tar.xz"),
+)
 def test_a_store_of_an_earlier_version_goes_on(tmp_path: Path, spark: SparkSession, kept: Path) -> None:
     with tarfile.open(kept) as archive:
         archive.extractall(tmp_path, filter="data")
@@ -84,6 +88,9 @@ def test_a_store_of_an_earlier_version_goes_on(tmp_path: Path, spark: SparkSessi
     with job.start(containers=2, slices=4, safety=hf.Delta(store_every=3)) as run:
         changed = [event.text for event in run.status().events if event.kind == "changed"]
         assert (f"stage 'stage1' is called '{TOTALS}' from now on" in changed) == kept.name.startswith("format-1.")
+        # Epoch 8 was prepared when every stage had a place of its own in Spark's checkpoint; it is finished like that.
+        assert changed[-1] == "Spark reads each source once, for all who read it"
+        assert Ledger(Store(store), "main").spark != "spark"
         assert run._shell.wait_for(lambda: run._shell.machine.committed >= 10 or run._shell.failure is not None, 300)
         run.kill(run.status().containers[0].name)
         first = run._shell.machine.committed
@@ -104,7 +111,7 @@ def test_a_store_of_an_earlier_version_goes_on(tmp_path: Path, spark: SparkSessi
             reader.option("stage", "stage1").load()
     graph = Ledger(Store(store), "main").graph()
     assert graph is not None
-    assert (graph.version, graph.epoch, graph.mends, graph.made_names[0]) == (1, 7, 1, TOTALS)
+    assert (graph.version, graph.epoch, graph.mends, graph.made_names[0]) == (2, 7, 1, TOTALS)
     for name, (table, epoch) in found.items():
         check(name, table, epoch)
 

@@ -124,11 +124,13 @@ def test_each_lands_on_an_executor_of_its_own_beside_ordinary_tasks(driver: Driv
     assert driver("lost") == {}
 
 
+@pytest.mark.heavy
 def test_more_than_executors_are_spread_evenly(driver: Driver) -> None:
     with driver.containers(2), driver.containers(2) as found:
         assert {one["host"] for one in found.values()} == {"127.0.0.1", "127.0.0.2"}
 
 
+@pytest.mark.heavy
 def test_an_end_gives_the_executor_back(driver: Driver) -> None:
     with driver.containers(2) as found:
         (name, one), _other = found.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from holdfast.log.records import Fence
 from holdfast.log.segment import Segment
 from holdfast.log.store import Store
 from holdfast.spark import intake
-from holdfast.spark.intake import Intake, IntakeTask
+from holdfast.spark.intake import Crossed, Intake, IntakeTask
 from holdfast.wire.codec import pack, unpack
 from holdfast.wire.messages import Tag
 
@@ -25,13 +26,17 @@ def batches(count: int, rows: int) -> list[pa.RecordBatch]:
     ]
 
 
+def crossed(given: list[pa.RecordBatch]) -> Iterator[Crossed]:
+    return (Crossed(rows.num_rows, ((0, rows),)) for rows in given)
+
+
 @pytest.mark.parametrize("held", [1 << 30, 1, 100_000], ids=["whole", "piecemeal", "in-between"])
 def test_a_large_task_writes_while_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int) -> None:
     monkeypatch.setattr(intake, "HELD_BYTES", held)
     monkeypatch.setattr(intake, "BLOCK_ROWS", 2000)
     store = Store(str(tmp_path))
     given = batches(20, 1000)
-    tag = IntakeTask(Intake(store, Fence(1, 2, 3), 1, 16, (0,), inline_bytes=0), 4, 5).run((0, rows) for rows in given)
+    tag = IntakeTask(Intake(store, Fence(1, 2, 3), 1, 16, (0,), inline_bytes=0), 4, 5).run(crossed(given))
     assert tag is not None
     assert tag.rows is None
     named = tag.segment
@@ -50,7 +55,7 @@ def test_a_large_task_writes_while_it_reads(tmp_path: Path, monkeypatch: pytest.
 
 def test_few_rows_travel_inside_the_tag(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
-    tag = IntakeTask(Intake(store, Fence(1, 2, 3), 1, 16, (0,)), 0, 0).run((0, rows) for rows in batches(1, 10))
+    tag = IntakeTask(Intake(store, Fence(1, 2, 3), 1, 16, (0,)), 0, 0).run(crossed(batches(1, 10)))
     assert tag is not None
     assert tag.rows is not None
     assert tag.segment.name == ""

@@ -141,14 +141,14 @@ class EpochJobs:
         if level == 1:
             batch = some(batch, "a source's rows come with a batch")
             _prepare(batch.sparkSession)
-            rows, tagging = self.plan.stage_rows(batch)
+            rows, crossing = self.plan.stage_rows(batch)
             if self.preaggregation.on and len(inputs) == 1 and aggregable(inputs[0]):
                 item = inputs[0]
                 rows = aggregated(item, rows, self.log.time.watermarks.get(item.plan.name), _latest(item, now))
                 partial = (0,)
         else:
             few = all(self._is_small(output, mode) for output, mode in self.plan.higher_inputs(level))
-            rows, tagging = self.plan.higher_rows(level, lambda output, mode: self._outputs(output, fence.epoch, mode))
+            rows, crossing = self.plan.higher_rows(level, lambda output, mode: self._outputs(output, fence.epoch, mode))
         keys = tuple(len(item.plan.operator.keys) if item.hashed_at_intake else 0 for item in inputs)
         times = tuple(_times(item, now, partial=number in partial) for number, item in enumerate(inputs))
         cuts = tuple(item.cut for item in inputs)
@@ -160,7 +160,7 @@ class EpochJobs:
             level,
             self.slices,
             keys,
-            tagging,
+            crossing,
             partial,
             times,
             cuts,

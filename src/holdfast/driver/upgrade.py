@@ -156,6 +156,8 @@ class Upgrade:
         known = Fingerprint.from_dict(former.graph if former else file.graph)
         # The source at each place of Spark's plan, as it was and as it is.
         self._places = known.sources, fingerprint.sources
+        if self.moves_sources and not self.changes and set(known.sources) == set(fingerprint.sources):
+            self.changes = ("Spark reads each source once, for all who read it",)
         self._shared = [*known.shared, *fingerprint.shared]
 
     @property

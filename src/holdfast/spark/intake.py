@@ -9,8 +9,9 @@ because Spark starts these workers often.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +25,7 @@ from holdfast.log.records import Fence, SegmentRef
 from holdfast.log.segment import Chunk, SegmentWriter, segment_name
 from holdfast.log.store import Store
 from holdfast.operators.ahead import Cut
-from holdfast.plan.tagging import Tagging
+from holdfast.plan.passes import Crossing
 from holdfast.spark.cutting import cut
 from holdfast.state.hashing import xxhash64
 from holdfast.wire.client import Client
@@ -62,6 +63,13 @@ class EventTime:
     latest: int | None  # µs
 
 
+class Crossed(NamedTuple):
+    """So many rows have come from Spark, and every input takes its own of them."""
+
+    rows: int
+    taken: Iterable[tuple[int, pa.RecordBatch]]
+
+
 @dataclass(frozen=True)
 class Intake:
     """The function that ``mapInArrow`` runs on every partition of a level's input."""
@@ -72,7 +80,7 @@ class Intake:
     slices: int
     # For each input, how many key columns are to be hashed here; 0: Spark has put their hash into `_h`.
     hashed_keys: tuple[int, ...]
-    tagging: Tagging | None = None  # with one input the columns are the rows
+    crossing: Crossing | None = None  # with one input the columns are the rows
     partial: tuple[int, ...] = ()
     times: tuple[EventTime | None, ...] = ()
     cuts: tuple[Cut | None, ...] = ()
@@ -87,7 +95,7 @@ class Intake:
         context = some(context, "intake runs inside a Spark task")
         task = IntakeTask(self, context.partitionId(), context.taskAttemptId())
         try:
-            tag = task.run(self._by_input(batches))
+            tag = task.run(self._crossed(batches))
         except HoldfastError as error:
             raise RuntimeError(error.to_wire()) from error  # Spark passes text on, nothing else
         if tag is not None:
@@ -97,13 +105,13 @@ class Intake:
         """What its only task would answer, without Spark. One job and attempt takes a level in once, one way or the
         other, so the name of its segment is nobody else's.
         """
-        tag = IntakeTask(self, 0, 0).run(self._by_input(batches))
+        tag = IntakeTask(self, 0, 0).run(self._crossed(batches))
         return [] if tag is None else [tag]
 
-    def _by_input(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
-        for batch in batches:
-            if batch.num_rows:
-                yield from ((0, batch),) if self.tagging is None else self.tagging.split(batch)
+    def _crossed(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Crossed]:
+        for rows in batches:
+            if rows.num_rows:
+                yield Crossed(_many(rows), ((0, rows),) if self.crossing is None else self.crossing.split(rows))
 
 
 class IntakeTask:
@@ -120,8 +128,8 @@ class IntakeTask:
         self._dropped: dict[str, dict[str, int]] = {}
         self._came: dict[str, int] = {}  # rows that should have had an event time, by stage
 
-    def run(self, batches: Iterator[tuple[int, pa.RecordBatch]]) -> Tag | None:
-        """The task's tag, with its rows if they are few; each batch is of one input. None if it had no rows."""
+    def run(self, batches: Iterator[Crossed]) -> Tag | None:
+        """The task's tag, with its rows if they are few. None if it had no rows."""
         intake, writer = self._intake, self._writer
         self._take_until(batches, max(HELD_BYTES, intake.inline_bytes))
         if writer.rows == 0 and not self._dropped:
@@ -147,7 +155,7 @@ class IntakeTask:
         )
         return Tag(segment, rows, self._times, self._dropped, self._came)
 
-    def _parts(self, batches: Iterator[tuple[int, pa.RecordBatch]]) -> Iterator[Part]:
+    def _parts(self, batches: Iterator[Crossed]) -> Iterator[Part]:
         """The file, written while rows still come: no task holds more than HELD_BYTES of its segment."""
         while self._writer.nbytes_held > HELD_BYTES:
             self._spilled = True
@@ -155,16 +163,17 @@ class IntakeTask:
             self._take_until(batches, HELD_BYTES)
         yield from self._writer.parts()
 
-    def _take_until(self, batches: Iterator[tuple[int, pa.RecordBatch]], held: int) -> None:
-        for number, rows in batches:
-            self._take(number, rows)
+    def _take_until(self, batches: Iterator[Crossed], held: int) -> None:
+        for batch in batches:
+            self._input_rows += batch.rows
+            for number, rows in batch.taken:
+                self._take(number, rows)
             faults.place("task", "in-intake", self._intake.fence.epoch)
             if self._writer.nbytes_held > held:
                 return
         self._flush()
 
     def _take(self, number: int, rows: pa.RecordBatch) -> None:
-        self._input_rows += _many(rows)
         if self._intake.times and (time := self._intake.times[number]) is not None:
             rows = self._timed(rows, time)
         self._pending[number].append(rows)

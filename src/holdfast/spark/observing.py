@@ -11,42 +11,65 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.streaming.query import StreamingQuery
-
-from holdfast.plan.types import quoted
+from pyspark.sql.types import DataType
 
 _PREFIX = "holdfast "
 _NUMBERS = itertools.count()  # a metric's name must be the only one of its query
 
 
-def observe(frame: DataFrame, column: str, which: Sequence[tuple[str, Column | None]], ahead: int | None) -> DataFrame:
-    """The same rows; the largest time in ``column`` will be known by each name of ``which``, among the rows of its
-    condition. Times further ahead of the clock than ``ahead`` (µs) do not count."""
-    named = quoted(column)
-    if frame.schema[column].dataType.simpleString() == "timestamp_ntz":
-        micros = F.expr(f"timestampdiff(MICROSECOND, TIMESTAMP_NTZ '1970-01-01 00:00:00', {named})")
+@dataclass(frozen=True)
+class Look:
+    """A look at event times, the only column of ``times``: how the largest is called, and how far ahead of the clock
+    (µs) one may be that counts."""
+
+    times: DataFrame
+    names: tuple[str, ...]
+    ahead: int | None
+
+    @property
+    def type(self) -> DataType:
+        return self.times.schema.fields[0].dataType
+
+
+def largest(time: Column, kind: DataType, ahead: int | None, among: Column | None = None) -> Column:
+    """The largest event time, µs, of the rows for which ``among`` is true."""
+    if kind.simpleString() == "timestamp_ntz":
+        micros = F.timestamp_diff("MICROSECOND", F.lit("1970-01-01").cast("timestamp_ntz"), time)
     else:
-        micros = F.unix_micros(F.col(named))
+        micros = F.unix_micros(time)
     if ahead is not None:
         micros = F.when(micros <= F.unix_micros(F.current_timestamp()) + ahead, micros)
-    largest = [F.max(micros if mine is None else F.when(mine, micros)) for _, mine in which]
-    name = _PREFIX + json.dumps([next(_NUMBERS), *[name for name, _ in which]])
-    return frame.observe(name, *[value.alias(f"m{at}") for at, value in enumerate(largest)])
+    return F.max(micros if among is None else F.when(among, micros))
+
+
+def observe(frame: DataFrame, which: Sequence[tuple[Sequence[str], Column]]) -> DataFrame:
+    """The same rows; each of the aggregates over them will be known by its names."""
+    name = _PREFIX + json.dumps([next(_NUMBERS), *[list(names) for names, _ in which]])
+    return frame.observe(name, *[value.alias(f"m{at}") for at, (_, value) in enumerate(which)])
 
 
 def observed(query: StreamingQuery) -> dict[str, int]:
     """What was seen of the batch that the query is at, once a job has read all of it."""
+    return seen_by(query._jsq.streamingQuery().lastExecution())
+
+
+def seen_by(execution: Any) -> dict[str, int]:
+    """What an execution of Spark's has seen."""
     found: dict[str, int] = {}
-    metrics = query._jsq.streamingQuery().lastExecution().observedMetrics().iterator()
+    metrics = execution.observedMetrics().iterator()
     while metrics.hasNext():
         metric = metrics.next()
         if not metric._1().startswith(_PREFIX):
             continue  # a user's own
-        _, *names = json.loads(metric._1().removeprefix(_PREFIX))
-        for at, name in enumerate(names):
+        _, *named = json.loads(metric._1().removeprefix(_PREFIX))
+        for at, names in enumerate(named):
             if not metric._2().isNullAt(at):
-                found[name] = max(int(metric._2().getLong(at)), found.get(name, -(1 << 63)))
+                most = int(metric._2().getLong(at))
+                found |= {name: max(most, found.get(name, most)) for name in names}
     return found

@@ -1,8 +1,8 @@
 """What Spark runs of a plan: the streaming DataFrame, and the rows of every level and sink.
 
 Fixed stateless steps go into the streaming plan, before ``foreachBatch``: inside it the batch is an opaque RDD that
-nothing can be pushed into. With one input the stream's columns are the intake's columns. With more, the stream is a
-tagged union.
+nothing can be pushed into. With one input the stream's columns are the intake's columns. Readers of one source share
+a pass over it where they can (``one_pass``); passes, and the rows of readers that cannot, are a tagged union.
 """
 
 from __future__ import annotations
@@ -19,23 +19,40 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from holdfast.invariants import Impossible, some
 from holdfast.plan import epochs
 from holdfast.plan.compile import LEAF, Plan, StageInput
+from holdfast.plan.compile import Look as LookAt
 from holdfast.plan.fingerprint import Fingerprint
 from holdfast.plan.graph import Node, Output, Sink, Source, evaluate, leaves, outputs
+from holdfast.plan.passes import Crossing, Share
 from holdfast.plan.tagging import INPUT, Tagging, tagging
 from holdfast.plan.types import quoted
-from holdfast.spark.observing import observe
+from holdfast.spark.observing import Look, largest, observe
+from holdfast.spark.one_pass import Reader, one_pass, readable, share_of
 from holdfast.state.slice import Mode
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Rows of the stream that come together, and who reads them: numbers among the readers, with what each takes."""
+
+    rows: DataFrame
+    readers: tuple[tuple[int, Share | None], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class JobPlan(Plan):
-    """What Spark runs of it."""
+    """What Spark runs of it. Those who read sources are the inputs of the first level and the stateless sinks, numbered
+    in this order. ``apart``: each reader has a branch for itself, and a place of its own in Spark's checkpoint, as it
+    was before there were passes."""
 
     spark: SparkSession
+    apart: bool = False
 
     @property
-    def tagged(self) -> bool:
-        return len(self.intake(1)) + len(self.stateless_sinks) > 1
+    def places(self) -> list[Source]:
+        """Sources in the order in which the streaming plan has them: Spark tells their offsets apart by that alone."""
+        nodes = [node for node, _ in self._readers]
+        first = [nodes[branch.readers[0][0]] for branch in self._branches]
+        return [leaf for node in first for leaf in leaves(node) if isinstance(leaf, Source)]
 
     def fingerprint(self) -> Fingerprint:
         """With the sources that Spark reads as one, because they are made of the same streaming DataFrame."""
@@ -53,36 +70,86 @@ class JobPlan(Plan):
         return self._stream[0]
 
     @cached_property
-    def _stream(self) -> tuple[DataFrame, Tagging | None]:
-        rows = [rows_of(item, _source_frames(item.node)) for item in self.intake(1)]
-        rows += [evaluate(sink.node, _source_frames(sink.node)) for sink in self.stateless_sinks]
-        return _together(rows)
+    def _readers(self) -> list[tuple[Node, StageInput | None]]:
+        sinks: list[tuple[Node, StageInput | None]] = [(sink.node, None) for sink in self.stateless_sinks]
+        return [*((item.node, item) for item in self.intake(1)), *sinks]
 
-    @property
-    def _tagging(self) -> Tagging:
-        if self._stream[1] is None:
-            raise Impossible("asked before: tagged")
-        return self._stream[1]
+    @cached_property
+    def _branches(self) -> list[Branch]:
+        """In the order of their first readers."""
+        together: dict[Source, list[int]] = {}
+        for number, (node, _) in enumerate(self._readers):
+            below = list(leaves(node))
+            if len(below) == 1 and isinstance(below[0], Source) and not self.apart:
+                together.setdefault(below[0], []).append(number)
+        found: dict[int, Branch] = {}
+        for source, numbers in together.items():
+            if len(numbers) > 1:
+                alone = {number: self._reader(number) for number in numbers}
+                can = [number for number in numbers if readable(source.frame, alone[number].rows)]
+                if len(can) > 1:
+                    rows, shares = one_pass(source.frame, [alone[number] for number in can])
+                    found[can[0]] = Branch(rows, tuple(zip(can, shares, strict=True)))
+        passed = {number for branch in found.values() for number, _ in branch.readers}
+        for number, (node, item) in enumerate(self._readers):
+            if number not in passed:
+                frames = _source_frames(node)
+                rows = evaluate(node, frames) if item is None else rows_of(item, frames)
+                found[number] = Branch(rows, ((number, None),))
+        return [found[number] for number in sorted(found)]
+
+    def _reader(self, number: int) -> Reader:
+        node, item = self._readers[number]
+        frames, looks = _source_frames(node), list[Look]()
+        if item is None:
+            return Reader(evaluate(node, frames))
+
+        def look(frame: DataFrame, column: str, names: Mapping[int, str]) -> DataFrame:
+            looks.append(Look(frame.select(quoted(column)), tuple(names.values()), item.ahead))
+            return frame
+
+        return Reader(rows_of(item, frames, look), tuple(looks))
+
+    @cached_property
+    def _stream(self) -> tuple[DataFrame, Tagging | None]:
+        return _together([branch.rows for branch in self._branches])
 
     def branch(self, batch: DataFrame, sink: Sink) -> DataFrame:
-        """The rows of a stateless sink, out of the tagged batch."""
-        return branch(batch, self._tagging, len(self.intake(1)) + self.stateless_sinks.index(sink))
+        """The rows of a stateless sink, out of the batch."""
+        return self._reader_rows(batch, len(self.intake(1)) + self.stateless_sinks.index(sink))
 
-    def stage_rows(self, batch: DataFrame) -> tuple[DataFrame, Tagging | None]:
-        """The rows of the first level's intake, out of the batch; tagged if there are several inputs."""
+    def stage_rows(self, batch: DataFrame) -> tuple[DataFrame, Crossing | None]:
+        """The rows of the first level's intake, out of the batch, and how to tell those of several inputs apart."""
         count = len(self.intake(1))
-        if not self.tagged:
-            return batch, None
         if count == 1:
-            return branch(batch, self._tagging, 0), None
-        return (batch.where(F.col(INPUT) < count) if self.stateless_sinks else batch), self._tagging
+            return self._reader_rows(batch, 0), None
+        tagging = self._stream[1]
+        for_stages = [any(number < count for number, _ in branch.readers) for branch in self._branches]
+        if not all(for_stages):
+            batch = batch.where(F.col(INPUT).isin([number for number, mine in enumerate(for_stages) if mine]))
+        takers = [tuple(taker for taker in branch.readers if taker[0] < count) for branch in self._branches]
+        return batch, Crossing(tagging, tuple(takers))
 
-    def higher_rows(self, level: int, scanned: Callable[[Output, Mode], DataFrame]) -> tuple[DataFrame, Tagging | None]:
+    def _reader_rows(self, batch: DataFrame, number: int) -> DataFrame:
+        """The rows of one reader, as they were."""
+        tagging = self._stream[1]
+        for at, branch in enumerate(self._branches):
+            for reader, share in branch.readers:
+                if reader == number:
+                    mine = batch if tagging is None else untagged(batch, tagging, at)
+                    return mine if share is None else share_of(mine, share)
+        raise Impossible(f"there is no reader {number}")
+
+    def higher_rows(
+        self, level: int, scanned: Callable[[Output, Mode], DataFrame]
+    ) -> tuple[DataFrame, Crossing | None]:
         """The rows of a level above the first, from what the stages below put out."""
         branches = []
         for item in self.intake(level):
             branches.append(rows_of(item, {leaf: scanned(leaf, item.mode) for leaf in outputs(item.node)}))
-        return _together(branches)
+        rows, tagging = _together(branches)
+        takers = tuple(((number, None),) for number in range(len(branches)))
+        return rows, None if tagging is None else Crossing(tagging, takers)
 
     def higher_inputs(self, level: int) -> list[tuple[Output, Mode]]:
         """Of which stages below a level reads what, and in which mode."""
@@ -93,8 +160,9 @@ class JobPlan(Plan):
             return evaluate(sink.node, {leaf: rows(leaf) for leaf in outputs(sink.node)})
 
 
-def rows_of(item: StageInput, frames: Mapping[Node, DataFrame]) -> DataFrame:
-    """The intake's columns of an input, from the frames of the leaves."""
+def rows_of(item: StageInput, frames: Mapping[Node, DataFrame], looking: LookAt[DataFrame] | None = None) -> DataFrame:
+    """The intake's columns of an input, from the frames of the leaves. ``looking`` is called where event times are to
+    be seen, in place of Spark's ``observe``."""
     several = len(item.observed) > 1
     if several:
         numbers = {leaf: at for at, (leaf, _) in enumerate(item.observed)}
@@ -104,10 +172,11 @@ def rows_of(item: StageInput, frames: Mapping[Node, DataFrame]) -> DataFrame:
         }
 
     def look(frame: DataFrame, column: str, names: Mapping[int, str]) -> DataFrame:
+        time, kind = F.col(quoted(column)), frame.schema[column].dataType
         which = [(name, F.col(LEAF) == number if several else None) for number, name in names.items()]
-        return observe(frame, column, which, item.ahead)
+        return observe(frame, [((name,), largest(time, kind, item.ahead, among)) for name, among in which])
 
-    frame = item.evaluated(frames, look)
+    frame = item.evaluated(frames, looking or look)
     # The hash comes last: Spark keeps every way to write what it knows of a column, and each key that is renamed
     # behind it would double the ways to write the hash.
     return frame.select(
@@ -133,7 +202,7 @@ def tagged_union(branches: Sequence[DataFrame]) -> tuple[DataFrame, Tagging]:
     return union, found
 
 
-def branch(union: DataFrame, found: Tagging, number: int) -> DataFrame:
+def untagged(union: DataFrame, found: Tagging, number: int) -> DataFrame:
     """The rows of one branch, as they were."""
     own = [F.col(f"c{at}").alias(name) for name, at in found.branches[number]]
     return union.where(F.col(INPUT) == number).select(*own)

@@ -16,7 +16,7 @@ from holdfast.log.records import Fence, SegmentRef
 from holdfast.log.store import Store
 from holdfast.plan.compile import LEAF, StageInput
 from holdfast.plan.graph import Node
-from holdfast.spark.intake import EventTime, Intake, IntakeTask
+from holdfast.spark.intake import Crossed, EventTime, Intake, IntakeTask
 from holdfast.state.value_hashing import xxhash64
 from holdfast.testing.frame import MemoryFrame
 
@@ -50,7 +50,7 @@ def take_in(
         numbers=tuple(item.place.number for item in inputs),
     )
     tag = IntakeTask(intake, partition=0, attempt=0).run(
-        (number, rows) for number, rows in enumerate(batches) if rows.num_rows
+        Crossed(rows.num_rows, ((number, rows),)) for number, rows in enumerate(batches) if rows.num_rows
     )
     if tag is None:
         return Taken(times=seen)

@@ -1,0 +1,246 @@
+"""Many readers of one source in one pass of Spark: filters as bits, expressions side by side.
+
+Every reader comes as the DataFrame that it would read alone. Spark has resolved it to a chain of projections and
+filters over the source; where it is anything else (a join, an explode, a union), or calls what Spark cannot guard (a
+Python function) or repeat (``rand``), the reader keeps a branch of its own. A chain is taken apart from below: a
+filter becomes a column that is true or false and never null, and what a projection computes behind it is computed only
+where that column is true, because it may fail for rows that the filter was there to keep away. Attributes keep the
+numbers that Spark has given them, so nothing is renamed or parsed again; and what several readers compute alike is one
+column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from py4j.java_gateway import JavaClass
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+from holdfast.plan.passes import WORD, Share, mask_of, word_of
+from holdfast.spark.observing import Look, largest, observe
+
+_CATALYST = "org.apache.spark.sql.catalyst"
+_TYPES = "org.apache.spark.sql.types.DataTypes"
+Expr = Any
+"""An expression of Spark's, resolved."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Somebody's rows, as they would be read alone; and where event times are to be seen on the way, whichever rows a
+    filter drops behind that."""
+
+    rows: DataFrame
+    looks: tuple[Look, ...] = ()
+
+
+class _Catalyst:
+    """The few classes of Spark's that expressions are built of."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        gateway: Any = spark.sparkContext._gateway
+        self._client = gateway._gateway_client
+        self._collapse = getattr(self._class("optimizer.CollapseProject$"), "MODULE$")
+        self._options = getattr(JavaClass("scala.None$", self._client), "MODULE$")
+        self._to_seq = JavaClass("org.apache.spark.api.python.PythonUtils", self._client).toSeq
+        self._column = JavaClass("org.apache.spark.sql.classic.ExpressionUtils", self._client).column
+        patterns = self._class("trees.TreePattern")
+        self._foreign = [patterns.PYTHON_UDF(), patterns.PLAN_EXPRESSION()]
+        self._literals = self._class("expressions.Literal")
+        self._false = self._literals.create(False, JavaClass(_TYPES, self._client).BooleanType)
+
+    def _class(self, name: str) -> Any:
+        return JavaClass(f"{_CATALYST}.{name}", self._client)
+
+    def _seq(self, *items: Any) -> Any:
+        return self._to_seq(list(items))
+
+    def guardable(self, expression: Expr) -> bool:
+        """Whether it gives the same however often it is computed, and is not computed where a condition forbids it."""
+        return expression.deterministic() and not any(expression.containsPattern(one) for one in self._foreign)
+
+    def renamed(self, expression: Expr, renames: Sequence[Expr]) -> Expr:
+        """With what the aliases stand for in place of their names."""
+        if not renames:
+            return expression
+        return self._collapse.replaceAlias(expression, self._collapse.getAliasMap(self._seq(*renames)))
+
+    def true(self, condition: Expr) -> Expr:
+        """False where it is null."""
+        return self._class("expressions.Coalesce")(self._seq(condition, self._false))
+
+    def both(self, one: Expr, other: Expr) -> Expr:
+        """The other is not even looked at where the one is false."""
+        return self._class("expressions.And")(one, other)
+
+    def where(self, condition: Expr, value: Expr) -> Expr:
+        return self._class("expressions.If")(condition, value, self._literals.create(None, value.dataType()))
+
+    def alias(self, value: Expr, name: str) -> Expr:
+        number = self._class("expressions.NamedExpression").newExprId()
+        return self._class("expressions.Alias")(value, name, number, self._seq(), self._options, self._seq())
+
+    def with_child(self, alias: Expr, child: Expr) -> Expr:
+        return alias.withNewChildren(self._seq(child))
+
+    def column(self, expression: Expr) -> Column:
+        return Column(self._column(expression))
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A reader's rows within the pass: which ones, and the attributes that its columns are."""
+
+    filter: Expr | None
+    columns: tuple[tuple[str, Expr], ...]
+
+
+class _Wide:
+    """The columns that the pass has so far. Each stands in the first layer behind all that it is computed from, so that
+    Spark decides, as for any plan, which layers it merges."""
+
+    def __init__(self, source: DataFrame) -> None:
+        self._spark = _Catalyst(source.sparkSession)
+        self._source = source
+        self._base = _analyzed(source)
+        self._depths = {_number(one): 0 for one in _each(self._base.output())}
+        self._layers: list[list[Expr]] = []
+        self._alike: dict[int, list[tuple[Expr, Expr]]] = {}
+
+    def chain(self, rows: DataFrame) -> list[Any] | None:
+        """The projections and filters between the source and these rows, from below; None: it is something else."""
+        found: list[Any] = []
+        node = _analyzed(rows)
+        while not node.fastEquals(self._base):
+            if node.nodeName() not in ("Project", "Filter"):
+                return None
+            computed = _each(node.projectList()) if node.nodeName() == "Project" else [node.condition()]
+            if not all(map(self._spark.guardable, computed)):
+                return None
+            found.append(node)
+            node = node.child()
+        return found[::-1]
+
+    def add(self, rows: DataFrame, chain: Sequence[Any]) -> _Rows:
+        spark, renames = self._spark, list[Expr]()
+        kept: Expr | None = None
+        for node in chain:
+            if node.nodeName() == "Filter":
+                condition = spark.true(spark.renamed(node.condition(), renames))
+                kept = self._column(condition if kept is None else spark.both(kept, condition), "_kept")
+                continue
+            for alias in (one for one in _each(node.projectList()) if one.nodeName() == "Alias"):
+                value = spark.renamed(alias.child(), renames)
+                if kept is not None and value.nodeName() not in ("AttributeReference", "Literal"):
+                    value = spark.where(kept, value)
+                renames.append(spark.with_child(alias, self._column(value, alias.name())))
+        columns = [(one.name(), spark.renamed(one, renames)) for one in _each(_analyzed(rows).output())]
+        return _Rows(kept, tuple(columns))
+
+    def _column(self, value: Expr, name: str) -> Expr:
+        """The attribute that has it."""
+        if value.nodeName() == "AttributeReference":
+            return value
+        alike = self._alike.setdefault(value.semanticHash(), [])
+        for other, attribute in alike:
+            if other.semanticEquals(value):
+                return attribute
+        alias = self._spark.alias(value, name)
+        attribute = alias.toAttribute()
+        depth = max((self._depths[_number(one)] for one in _each(value.references().toSeq())), default=0)
+        if depth == len(self._layers):
+            self._layers.append([])
+        self._layers[depth].append(alias)
+        self._depths[_number(attribute)] = depth + 1
+        alike.append((value, attribute))
+        return attribute
+
+    def frame(self) -> DataFrame:
+        found = self._source
+        for layer in self._layers:
+            found = found.select("*", *map(self._spark.column, layer))
+        return found
+
+    def column(self, attribute: Expr) -> Column:
+        return self._spark.column(attribute)
+
+
+def readable(source: DataFrame, rows: DataFrame) -> bool:
+    """Whether these rows of the source can be had in a pass with others."""
+    return _Wide(source).chain(rows) is not None
+
+
+def one_pass(source: DataFrame, readers: Sequence[Reader]) -> tuple[DataFrame, tuple[Share, ...]]:
+    """The rows of all readers, each of which is ``readable``, and what each takes of them."""
+    wide = _Wide(source)
+    taken = [wide.add(reader.rows, wide.chain(reader.rows) or ()) for reader in readers]
+    looks = _looks(wide, readers)
+    frame = wide.frame()
+    if looks:
+        frame = observe(frame, looks)
+    filters = _unlike(rows.filter for rows in taken if rows.filter is not None)
+    if all(rows.filter is not None for rows in taken):  # else every row is somebody's
+        frame = frame.where(reduce(lambda one, other: one | other, map(wide.column, filters.values())))
+    bits = {number: bit for bit, number in enumerate(filters)}
+    columns = _unlike(attribute for rows in taken for _, attribute in rows.columns)
+    names = {number: f"p{at}" for at, number in enumerate(columns)}
+    words = [
+        reduce(
+            lambda one, other: one.bitwiseOR(other),
+            (
+                F.when(wide.column(filters[number]), F.lit(mask_of(bit))).otherwise(F.lit(0).cast("bigint"))
+                for number, bit in list(bits.items())[first : first + WORD]
+            ),
+        ).alias(word_of(first))
+        for first in range(0, len(bits), WORD)
+    ]
+    crossing = frame.select(*[wide.column(columns[number]).alias(name) for number, name in names.items()], *words)
+    shares = tuple(
+        Share(
+            tuple((name, names[_number(attribute)]) for name, attribute in rows.columns),
+            None if rows.filter is None else bits[_number(rows.filter)],
+        )
+        for rows in taken
+    )
+    return crossing, shares
+
+
+def share_of(crossing: DataFrame, share: Share) -> DataFrame:
+    """The rows of one reader, as they were."""
+    rows = crossing
+    if share.bit is not None:
+        rows = rows.where(F.col(word_of(share.bit)).bitwiseAND(F.lit(mask_of(share.bit))) != 0)
+    return rows.select(*[F.col(place).alias(name) for name, place in share.columns])
+
+
+def _looks(wide: _Wide, readers: Sequence[Reader]) -> list[tuple[list[str], Column]]:
+    """The readers' looks at their event times, as looks at columns of the pass; those that see the same are one."""
+    found: dict[object, tuple[list[str], Column]] = {}
+    for look in (look for reader in readers for look in reader.looks):
+        rows = wide.add(look.times, wide.chain(look.times) or ())
+        ((_, time),) = rows.columns
+        kept = rows.filter
+        seen = (_number(time), None if kept is None else _number(kept), look.ahead)
+        among = None if kept is None else wide.column(kept)
+        found.setdefault(seen, ([], largest(wide.column(time), look.type, look.ahead, among)))[0].extend(look.names)
+    return list(found.values())
+
+
+def _unlike(attributes: Iterable[Expr]) -> dict[int, Expr]:
+    return {_number(one): one for one in attributes}
+
+
+def _analyzed(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution().analyzed()
+
+
+def _number(attribute: Expr) -> int:
+    return int(attribute.exprId().id())
+
+
+def _each(sequence: Any) -> list[Any]:
+    return [sequence.apply(at) for at in range(sequence.size())]
