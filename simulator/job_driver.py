@@ -102,6 +102,7 @@ class Driver(Process):
                 routing=job.routing,
                 checkpoint=max(store.manifests, default=0),
                 checkpoint_before=sorted([0, 0, *store.manifests])[-2],
+                sinks_at_once=2,
             )
         )
         self.later(CLOCK_SECONDS, self._tick)

@@ -1,7 +1,7 @@
 """Spark as a driver sees it: one batch at a time, offered again if it failed; jobs that scan containers.
 
 Everything happens in the one thread in which Spark called ``foreachBatch``: an instruction waits until the job before
-it has ended, whatever has become of its epoch meanwhile.
+it has ended, whatever has become of its epoch meanwhile. Only sinks run beside each other.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class Spark:
         self._offered: Batch | None = None
         self._told: deque[Instruction] = deque()
         self._working = False
+        self._sinks = 0
+        """That are under way."""
 
     def offer(self) -> None:
         """The next batch, or an epoch without rows; one that was prepared goes first, whoever asks."""
@@ -47,13 +49,18 @@ class Spark:
 
     def take(self, told: Instruction) -> None:
         self._told.append(told)
-        if not self._working:
-            self._next()
+        self._next()
 
     def _next(self) -> None:
-        self._working = False
-        while self._told and not self._working:
+        while self._told and not self._working and (not self._sinks or isinstance(self._told[0], RunSink)):
             self._obey(self._told.popleft())
+
+    def _over(self, told: RunIntake | RunSink) -> None:
+        if isinstance(told, RunSink):
+            self._sinks -= 1
+        else:
+            self._working = False
+        self._next()
 
     def _obey(self, told: Instruction) -> None:
         driver, chance = self._driver, self._job.world.random
@@ -62,7 +69,7 @@ class Spark:
                 self._working = True
                 driver.later(self._job.costs.intake * chance.uniform(0.5, 2.0), self._run, told)
             case RunSink():
-                self._working = True
+                self._sinks += 1
                 driver.later(0.01 + 0.02 * chance.random(), self._run, told)
             case FinishBatch() | FailBatch() | RefuseBatch() if told.batch != self._offered:
                 pass  # about an earlier offer, which has its answer
@@ -90,7 +97,7 @@ class Spark:
     def _run(self, told: RunIntake | RunSink) -> None:
         """What looks at ``owner/`` does so before it begins."""
         if told.looks and not self._driver.still_ours():
-            self._next()
+            self._over(told)
             return
         level = told.level - 1 if isinstance(told, RunIntake) else self._job.store.levels
         self._scan(told, level, [], self._job.world.now)
@@ -103,7 +110,7 @@ class Spark:
             if found is None:
                 if self._job.world.now - since > GIVE_UP_SECONDS:
                     self._driver.tell(Failed(told.id, ContainerError(f"Slice {len(rows)} was nowhere to be found.")))
-                    self._next()
+                    self._over(told)
                 else:
                     self._driver.later(POLL_SECONDS, self._scan, told, level, rows, since)
                 return
@@ -133,4 +140,4 @@ class Spark:
         else:
             self._job.store.put_sink(told.sink, told.fence.epoch, rows, note=not told.last)
             self._driver.tell(SinkDone(told.id))
-        self._next()
+        self._over(told)

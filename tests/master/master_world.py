@@ -145,6 +145,8 @@ class World:
             sinks_done=store.noted(),
             checkpoint=max(store.manifests, default=0),
             checkpoint_before=sorted([0, 0, *store.manifests])[-2],
+            sinks_at_once=2,
+            sinks_after={"sink 1": "sink 0"} if len(store.sinks) == 3 else {},
         )
         self.tell(driver, started)
 

@@ -49,7 +49,7 @@ class Masters(RuleBasedStateMachine):
 
     ring = False
 
-    @initialize(levels=st.integers(1, 3), sinks=st.integers(0, 2), every=st.integers(1, 3), backups=st.integers(0, 2))
+    @initialize(levels=st.integers(1, 3), sinks=st.integers(0, 3), every=st.integers(1, 3), backups=st.integers(0, 2))
     def begin(self, levels: int, sinks: int, every: int, backups: int) -> None:
         self.world = World(
             self.master,

@@ -98,6 +98,30 @@ def test_every_epoch_goes_intake_prepare_apply_sinks_commit_finish() -> None:
     assert play.asked[-1] == FinishBatch(batch(1), 2)
 
 
+def test_sinks_run_side_by_side_as_many_as_may_and_the_commit_waits_for_all() -> None:
+    play = ready(sinks=("a", "b", "c", "d"), sinks_at_once=2, sinks_after={"b": "d"}).offer(0).run(until=RunSink)
+    fence = Fence(1, 1, 1)
+    first, second = play.take(RunSink, sink="a"), play.take(RunSink, sink="c")
+    assert [one.sink for one in play.asked_for(RunSink)] == ["a", "c"], "b waits for d, and d for room"
+    assert play.master.phase == "sinks"
+    assert play.tell(success(second)) == [RunSink(fence, "d", last=False)]
+    assert play.tell(success(play.take(RunSink, sink="d"))) == [RunSink(fence, "b", last=False)]
+    assert play.tell(success(play.take(RunSink, sink="b"))) == []
+    assert play.tell(success(first)) == [StoreCommit(fence, taking(0))]
+
+
+def test_when_one_of_several_sinks_fails_the_others_are_given_up_and_those_that_are_done_stay_done() -> None:
+    play = ready(sinks=("a", "b", "c"), sinks_at_once=3).offer(0).run(until=RunSink)
+    a, b, c = (play.take(RunSink, sink=name) for name in "abc")
+    assert play.tell(success(a)) == []
+    assert play.tell(Failed(b.id, BOOM)) == [FailBatch(batch(0), BOOM)]
+    assert not play.master.awaits(c), "the shell cancels it"
+    assert play.tell(success(c)) == [], "whatever it has done, it will be asked again"
+    play.forget().offer(0).run()
+    assert [one.sink for one in play.asked_for(RunSink)] == ["b", "c"]
+    assert play.names()[-2:] == ["StoreCommit", "FinishBatch"]
+
+
 def test_a_level_begins_when_every_slice_has_applied_the_one_before() -> None:
     play = ready(levels=2).offer(0).run(until=Apply)
     first, second = play.take(Apply, container="a"), play.take(Apply, container="b")

@@ -209,4 +209,11 @@ class Drawing(ABC):
         named = replace(sink, name=sink.name or place or f"sink{len(self._sinks) + 1}")
         if any(other.name == named.name for other in self._sinks):
             raise PlanError(f"Two sinks are named '{named.name}'.", todo="Give each its own name.")
+        if named.after and all(other.name != named.after for other in self._sinks):
+            raise PlanError(
+                f"Sink '{named.name}' waits for '{named.after}', and no sink before it has that name.",
+                todo="Name a sink that is written above: "
+                + (", ".join(repr(one.name) for one in self._sinks) or "none")
+                + ".",
+            )
         self._sinks.append(named)

@@ -85,6 +85,7 @@ class Job(Drawing):
         on_overflow: OnOverflow | None = None,
         drop: Sequence[str] = (),
         drop_sinks: Sequence[str] = (),
+        sinks_at_once: int = DEFAULT.sinks_at_once,
     ) -> Run:
         """Start the job, or go on where it was if the store has it already.
 
@@ -105,7 +106,8 @@ class Job(Drawing):
         start may change it, also over an epoch that failed by an overflow: "null" finishes that.
         ``drop`` names stages that the job has no more, where that could be a mistake: such a start is refused without.
         ``drop_sinks`` names sinks that were removed while an epoch was under way, and shall not get it: without a word
-        about them such a start is refused.
+        about them such a start is refused. ``sinks_at_once``: so many sinks of an epoch run side by side; 1: one after
+        the other, in the order in which they are written.
         """
         from holdfast.api.run import Run
         from holdfast.driver.start import start
@@ -128,6 +130,7 @@ class Job(Drawing):
             on_overflow=on_overflow,
             drop=drop,
             drop_sinks=drop_sinks,
+            sinks_at_once=sinks_at_once,
         )
         return Run(self, start(self, self.plan().overflowing(on_overflow), options))
 

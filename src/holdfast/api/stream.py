@@ -143,6 +143,7 @@ class Stream:
         name: str | None = None,
         partition_by: str | list[str] | None = None,
         stamp: bool = True,
+        after: str = "",
         **options: object,
     ) -> Stream:
         """Send this stream to one of Spark's formats, once per epoch.
@@ -153,9 +154,12 @@ class Stream:
         ``stamp``: rows carry whose they are, so that those that come twice after a crash can be told: columns ``_job``,
         ``_sink`` and ``_epoch`` in tables, ``_epoch`` alone in files, headers ``holdfast-job``, ``holdfast-sink`` and
         ``holdfast-epoch`` in Kafka.
+
+        The sinks of an epoch run side by side; ``after`` names one that has it before this one does.
         """
         by = [partition_by] if isinstance(partition_by, str) else partition_by or []
-        return self._written(format, mode, name, by, options | ({} if path is None else {"path": path}), stamp=stamp)
+        given = options | ({} if path is None else {"path": path})
+        return self._written(format, mode, name, by, given, stamp=stamp, after=after)
 
     @property
     def writeStream(self) -> StreamWriter:  # noqa: N802 - Spark's own name
@@ -174,6 +178,7 @@ class Stream:
         *,
         stamp: bool = True,
         table: str = "",
+        after: str = "",
     ) -> Stream:
         if mode not in ("update", "append", "complete"):
             raise PlanError(f"There is no output mode '{mode}'.", todo="Use 'update', 'append' or 'complete'.")
@@ -187,20 +192,38 @@ class Stream:
                 "Only rows that a stage still holds can be written in 'complete' mode.", todo="Leave mode as it is."
             )
         given = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in options.items()}
-        sink = Sink(
-            name or "", self._node, format, mode, self.schema, given, tuple(partition_by), stamp=stamp, table=table
+        self._job._add_sink(
+            Sink(
+                name or "",
+                self._node,
+                format,
+                mode,
+                self.schema,
+                given,
+                tuple(partition_by),
+                stamp=stamp,
+                table=table,
+                after=after,
+            )
         )
-        self._job._add_sink(sink)
         return self
 
     def for_each_batch(
-        self, function: Callable[[DataFrame, Epoch], None], *, mode: str = "update", name: str | None = None
+        self,
+        function: Callable[[DataFrame, Epoch], None],
+        *,
+        mode: str = "update",
+        name: str | None = None,
+        after: str = "",
     ) -> Stream:
         """Call ``function(df, epoch)`` for every epoch; again, with identical rows, if one had to be finished twice.
 
         ``epoch`` is an ``int`` that knows its ``job`` and ``sink``; ``hf.once`` remembers it with what is written.
+        With other sinks in the job it is called in a thread of its own, beside them; ``after`` names one that comes
+        first.
         """
-        self._job._add_sink(Sink(name or "", self._node, "for_each_batch", mode, self.schema, function=function))
+        sink = Sink(name or "", self._node, "for_each_batch", mode, self.schema, function=function, after=after)
+        self._job._add_sink(sink)
         return self
 
     def _step(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -305,11 +305,32 @@ class Handlers:
 
 def _scanned(job: HostedJob, ticket: ScanTicket) -> Iterator[tuple[pa.RecordBatch, Tagged]]:
     outputs = job.reading.outputs(ticket.stage, ticket.slices, ticket.epoch, ticket.mode, ticket.port, ticket.reader)
+    for numbers, batch in _gathered(outputs, ticket.skip):
+        yield (batch.select(list(ticket.columns)) if ticket.columns else batch), ScanPart(*zip(*numbers, strict=True))
+        faults.place("container", "mid-sink", ticket.epoch)
+
+
+def _gathered(
+    outputs: Iterable[tuple[int, pa.RecordBatch]], skip: Mapping[int, int]
+) -> Iterator[tuple[list[tuple[int, int]], pa.RecordBatch]]:
+    """The rows in batches of a good size, however few each slice has or however many: whose they are, and through
+    which row."""
+    numbers: list[tuple[int, int]] = []
+    parts: list[pa.RecordBatch] = []
+    rows = 0
     for number, whole in outputs:
-        batch = whole.select(list(ticket.columns)) if ticket.columns else whole
-        for start in range(ticket.skip.get(number, 0), batch.num_rows, SCAN_ROWS):
-            yield batch.slice(start, SCAN_ROWS), ScanPart(number, start)
-            faults.place("container", "mid-sink", ticket.epoch)
+        start = skip.get(number, 0)
+        while start < whole.num_rows:
+            part = whole.slice(start, SCAN_ROWS - rows)
+            start += part.num_rows
+            rows += part.num_rows
+            numbers.append((number, start))
+            parts.append(part)
+            if rows == SCAN_ROWS:
+                yield numbers, pa.concat_batches(parts)
+                numbers, parts, rows = [], [], 0
+    if parts:
+        yield numbers, parts[0] if len(parts) == 1 else pa.concat_batches(parts)
 
 
 def _stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> bytes:

@@ -31,9 +31,9 @@ class Brain:
         self.changed = threading.Condition()
         self.closing = threading.Event()
         self.offering = 0
-        """The thread in which an epoch's jobs of Spark run."""
-        self.running: do.Instruction | None = None
-        """The job of Spark's that is under way."""
+        """The thread in which an epoch is run."""
+        self.running: dict[int, do.Instruction] = {}
+        """The jobs of Spark's that are under way, by the thread that each runs in."""
         self._fed = Fed(self.machine)
         self._queue: queue.Queue[ev.Event | threading.Event | None] = queue.Queue()
 
@@ -99,11 +99,14 @@ class Brain:
     def over(self) -> bool:
         return self.broken or self.error is not None
 
-    def unwanted(self) -> do.Instruction | None:
-        """The job of Spark's under way, if nobody waits for its answer any more."""
-        running = self.running
-        wanted = running is None or (not self.over and self.machine.awaits(running))
-        return None if wanted else running
+    def unwanted(self) -> list[do.Instruction]:
+        """The jobs of Spark's under way that nobody waits for any more."""
+        return [job for job in self.running.values() if self.over or not self.machine.awaits(job)]
+
+    def given_up(self) -> bool:
+        """Whether this thread runs such a job."""
+        job = self.running.get(threading.get_ident())
+        return job is not None and (self.over or not self.machine.awaits(job))
 
     def unfinished_tick(self) -> Batch | None:
         """Begun by us or by a driver before us, it has to be finished first."""

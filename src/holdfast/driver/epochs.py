@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import ParamSpec
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
+from pyspark import inheritable_thread_target
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -48,6 +50,7 @@ from holdfast.wire.codec import unpack
 from holdfast.wire.handlers import handler
 from holdfast.wire.messages import Address, Mode, Tag
 
+P = ParamSpec("P")
 ARROW_BATCH_ROWS = 32_768
 _WIDE_TYPES = {"string": 40, "binary": 40, "decimal": 16}  # about so many bytes a value; others have 8 at most
 
@@ -193,6 +196,11 @@ class EpochJobs:
             raise from_wire(str(error)) or failed_sink(opened, epoch, error) from error
         faults.place("driver", "mid-sink", epoch)
         self.seconds[f"sink {sink.name}"] = time.perf_counter() - began
+
+    def beside(self, run: Callable[P, None]) -> Callable[P, None]:
+        """To be run in another thread as it would be in this one: as a job of the query, which ends with it."""
+        inheriting: Callable[[Callable[P, None]], Callable[P, None]] = inheritable_thread_target(self.plan.spark)
+        return inheriting(run)
 
     @contextlib.contextmanager
     def cancellable(self, job: do.Instruction) -> Iterator[None]:

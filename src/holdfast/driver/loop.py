@@ -2,9 +2,11 @@
 
 Three kinds of threads. One dispatcher owns the machine: it takes events off a queue, in order, and hands out what the
 machine asks for. A pool does what waits on containers and the store. And Spark's own jobs run in the thread in which
-Spark called ``foreachBatch``, because that thread carries the query's session and job group. A job whose answer the
-machine does not await any more is cancelled by its tag, again with every event and tick of the clock until the thread
-has left it: cancelling reaches only what runs at that moment, and a sink may be between two jobs.
+Spark called ``foreachBatch``, because that thread carries the query's session and job group; the sinks of a job that
+has several in threads beside it, which get the same properties. That thread does not return to Spark before all of
+these are done. A job whose answer the machine does not await any more is cancelled by its tag, again with every event
+and tick of the clock until its thread has left it: cancelling reaches only what runs at that moment, and a sink may be
+between two jobs.
 
 Who carries an instruction out is found by its type, in three tables: ``containers``, ``store`` and ``epochs`` (Spark).
 """
@@ -17,6 +19,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
@@ -74,7 +77,14 @@ class Stopping(Exception):
 
 class Shell:
     def __init__(
-        self, brain: Brain, fleet: Fleet, store: StoreHandlers, jobs: EpochJobs, sizes: Sizes, counts: Counts
+        self,
+        brain: Brain,
+        fleet: Fleet,
+        store: StoreHandlers,
+        jobs: EpochJobs,
+        sizes: Sizes,
+        counts: Counts,
+        sinks_at_once: int = 1,
     ) -> None:
         self._brain, self._fleet, self._store, self._jobs = brain, fleet, store, jobs
         self._sizes, self._counting = sizes, counts
@@ -98,6 +108,8 @@ class Shell:
         self._stopping = False
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="holdfast-shell")
         self._behind = ThreadPoolExecutor(32, thread_name_prefix="holdfast-behind")  # what no epoch waits for
+        side_by_side = sinks_at_once > 1 and len(jobs.plan.sinks) > 1
+        self._sinks = ThreadPoolExecutor(sinks_at_once, thread_name_prefix="holdfast-sink") if side_by_side else None
         self._dispatcher = threading.Thread(target=self._dispatch, daemon=True, name="holdfast-master")
         self._clock = threading.Thread(target=until_exit(self._keep_time), daemon=True, name="holdfast-clock")
         self._ticker = threading.Thread(target=until_exit(self._keep_ticking), daemon=True, name="holdfast-ticks")
@@ -162,6 +174,13 @@ class Shell:
 
     def _epoch(self, frame: DataFrame | None, batch: Batch) -> RefuseBatch | None:
         """Offer a batch, or a tick, and run its jobs of Spark until it is committed."""
+        beside: list[Future[None]] = []
+        try:
+            return self._run_epoch(frame, batch, beside)
+        finally:
+            futures.wait(beside)  # whatever comes next, for Spark or for us, is not to meet a sink of this one
+
+    def _run_epoch(self, frame: DataFrame | None, batch: Batch, beside: list[Future[None]]) -> RefuseBatch | None:
         began = time.perf_counter()
         self.tell(BatchOffered(batch))
         while True:
@@ -182,6 +201,8 @@ class Shell:
                     return instruction
                 case do.Stop():
                     raise self._failed_with(some(self.error, "stopped without an error"))
+                case do.RunSink() if self._sinks is not None:
+                    beside.append(self._sinks.submit(self._jobs.beside(self._run_job), frame, instruction))
                 case _:
                     self._run_job(frame, instruction)
 
@@ -212,8 +233,9 @@ class Shell:
 
     @property
     def inside(self) -> bool:
-        """Whether this thread is the one that runs the epoch in flight: it is in a sink."""
-        return self._gate.locked() and self._brain.offering == threading.get_ident()
+        """Whether this thread is one that runs the epoch in flight: it is in a sink."""
+        thread = threading.get_ident()
+        return self._gate.locked() and (self._brain.offering == thread or thread in self._brain.running)
 
     def begin_no_other(self) -> None:
         """The epoch in flight, if there is one, is the last of this run."""
@@ -234,8 +256,9 @@ class Shell:
         for thread in (self._dispatcher, self._clock, self._ticker):
             if thread.is_alive():
                 thread.join(10)
-        for pool in (self._pool, self._behind):
-            pool.shutdown(wait=True, cancel_futures=True)
+        for pool in (self._pool, self._behind, self._sinks):
+            if pool is not None:
+                pool.shutdown(wait=True, cancel_futures=True)
 
     @contextlib.contextmanager
     def between_epochs(self) -> Iterator[None]:
@@ -280,8 +303,8 @@ class Shell:
 
     def _cancel_unwanted(self) -> None:
         with self._brain.changed:
-            job = self._brain.unwanted()
-        if job is not None:
+            jobs = self._brain.unwanted()
+        for job in jobs:
             self._pool.submit(self._jobs.cancel, job)
 
     def _fatal(self, error: HoldfastError) -> None:
@@ -361,11 +384,11 @@ class Shell:
     # --- in Spark's thread --------------------------------------------------------------------------------
 
     def _run_job(self, frame: DataFrame | None, instruction: do.Instruction) -> None:
-        brain = self._brain
+        brain, thread = self._brain, threading.get_ident()
         with brain.changed:
-            brain.running = instruction
-            if brain.unwanted() is not None:  # given up before it began
-                brain.running = None
+            brain.running[thread] = instruction
+            if brain.given_up():  # before it began
+                del brain.running[thread]
                 return
         answer: ev.Event | None
         try:
@@ -374,9 +397,9 @@ class Shell:
         except Exception as error:
             answer = ev.Failed(instruction.id, self._jobs.cause(error, instruction))
         with brain.changed:
-            if brain.unwanted() is not None:
+            if brain.given_up():
                 answer = None  # it was cancelled, or might as well have been
-            brain.running = None
+            del brain.running[thread]
         if isinstance(answer, ev.Failed):
             self.history.failed(type(instruction).__name__, answer.error)
         if answer is not None:

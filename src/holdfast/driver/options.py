@@ -41,12 +41,15 @@ class Options:
     on_overflow: OnOverflow | None = None
     drop: Sequence[str] = ()
     drop_sinks: Sequence[str] = ()
+    sinks_at_once: int = 4
 
     def __post_init__(self) -> None:
         if self.slices != "auto" and not 1 <= self.slices <= MAX_SLICES:
             raise PlanError(f"slices must be between 1 and {MAX_SLICES}, or 'auto', not {self.slices}.")
         if self.containers < 1 or self.threads < 1:
             raise PlanError("containers and threads must be at least 1.")
+        if self.sinks_at_once < 1:
+            raise PlanError("sinks_at_once must be at least 1: then they run one after the other.")
         one_of("where", self.where, "auto", "driver", "executors")
         one_of("preaggregate", self.preaggregate, True, False, "auto")
         one_of("push", self.push, True, False, "auto")

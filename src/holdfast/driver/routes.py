@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -31,16 +30,12 @@ class Routes:
     def groups(self) -> Groups:
         """Which living container has which slices: all of them. Waits if the last container was lost just now."""
         brain = self._brain
-        for_epoch = threading.get_ident() == brain.offering
-        brain.wait_for(
-            lambda: None not in brain.machine.routing.table or (for_epoch and brain.unwanted() is not None),
-            OWNER_SECONDS,
-        )
+        brain.wait_for(lambda: None not in brain.machine.routing.table or brain.given_up(), OWNER_SECONDS)
         with brain.changed:
-            owners, unwanted = brain.machine.routing.table, brain.unwanted()
+            owners, given_up = brain.machine.routing.table, brain.given_up()
         if brain.error is not None:
             raise brain.error
-        if for_epoch and unwanted is not None:
+        if given_up:
             raise _given_up()
         if None in owners:
             raise ContainerError(

@@ -163,7 +163,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
             preaggregation=Preaggregation(options.preaggregate),
             sinks=sinks,
         )
-        shell = Shell(brain, fleet, log, jobs, sizes, counts)
+        shell = Shell(brain, fleet, log, jobs, sizes, counts, options.sinks_at_once)
         desk.table.add(Questions(file, owner.incarnation, plan, brain, routes, fleet))
         safety = "the log alone" if options.safety is None else str(options.safety)
         run = LiveJob(
@@ -347,6 +347,8 @@ def _begin(run: LiveJob, found: Found, options: Options) -> None:
             routing=ev.Routing(routing.version, tuple(routing.owners)) if routing else None,
             checkpoint=checkpoints[-1],
             checkpoint_before=checkpoints[-2],
+            sinks_at_once=options.sinks_at_once,
+            sinks_after={sink.name: sink.after for sink in run.plan.sinks if sink.after},
         )
     )
     if not found.committed and not found.prepared:

@@ -14,6 +14,7 @@ What a container answers is an event as it is: those are in ``holdfast.wire.mess
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holdfast.log.records import Fence, Ranges
@@ -123,6 +124,9 @@ class Started(Event):
     """Epoch of the newest complete, verified checkpoint; 0 if there is none."""
     checkpoint_before: int = 0
     """Of the one before that, which stands in for it where it cannot be read."""
+    sinks_at_once: int = 1
+    sinks_after: Mapping[str, str] = field(default_factory=dict)
+    """Of sinks that wait for another one of the epoch, which."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from holdfast.invariants import invariant, some
@@ -25,7 +25,8 @@ class Flight:
     waiting: bool = False
     """Somebody wants it. Else nothing new begins, though stores are still awaited."""
     step: Instruction | None = None
-    """The one intake, prepare, sink or commit under way."""
+    """The one intake, prepare or commit under way."""
+    sinks_running: dict[str, Instruction] = field(default_factory=dict)
     sinks_done: set[str] = field(default_factory=set)
     losses: int = 0
     """Containers lost since it was wanted: an epoch that kills its containers must not do so for ever."""
@@ -39,6 +40,9 @@ class Flight:
             return drawn
         return (*(sink for sink in drawn if sink in named), *(sink for sink in named if sink not in drawn))
 
+    def sinks_left(self, drawn: tuple[str, ...]) -> list[str]:
+        return [sink for sink in self.sinks(drawn) if sink not in self.sinks_done]
+
 
 def check_instructions(
     instructions: Iterable[Instruction],
@@ -47,6 +51,7 @@ def check_instructions(
     progress: Progress,
     committed: int,
     sinks: tuple[str, ...],
+    after: Mapping[str, str],
 ) -> None:
     prepared = len(flight.prepared) if flight else 0
     invariant(progress.furthest <= progress.at(committed, prepared), "a slice applied what was not prepared")
@@ -57,8 +62,10 @@ def check_instructions(
                 invariant(level <= prepared, "apply before prepare")
             case RunIntake(level=level):
                 invariant(level == 1 or progress.reached(progress.at(committed, level - 1)), "intake too early")
-            case RunSink():
+            case RunSink(sink=sink):
+                flight = some(flight, "a sink of no epoch")
                 invariant(progress.reached(progress.at(committed + 1)), "a sink before every slice applied")
+                invariant(after.get(sink) not in flight.sinks_left(sinks), "a sink before the one that it waits for")
             case StoreCommit():
                 flight = some(flight, "a commit of no epoch")
-                invariant(flight.sinks_done >= set(flight.sinks(sinks)), "a commit before every sink is done")
+                invariant(not flight.sinks_left(sinks), "a commit before every sink is done")

@@ -115,6 +115,7 @@ class Master(View):
                     progress=self._progress,
                     committed=self.committed,
                     sinks=self._job.sinks,
+                    after=self._job.sinks_after,
                 )
                 if self.gathered:
                     owners = {*self._progress.owners} - ({None} if self._job.by_ring else set())
@@ -227,6 +228,8 @@ class Master(View):
         progress, elastic, flight = self._progress, self._elastic, self._flight
         if flight and flight.step is instruction:
             flight.step = None
+        if flight and isinstance(instruction, RunSink):
+            flight.sinks_running.pop(instruction.sink, None)
         match instruction, event:
             case _, Failed(error=error):
                 self._failed(instruction, error)
@@ -332,9 +335,14 @@ class Master(View):
             self._asking.ask(EpochFailed(error))
 
     def _drop_job(self) -> None:
-        """Forget the Spark job under way: EpochFailed cancels it. What is being stored stays awaited."""
+        """Forget the Spark jobs under way: EpochFailed cancels them. What is being stored stays awaited."""
         flight = self._flight
-        if flight and isinstance(flight.step, RunIntake | RunSink):
+        if flight is None:
+            return
+        for sink in flight.sinks_running.values():
+            self._asking.pending.pop(sink.id, None)
+        flight.sinks_running.clear()
+        if isinstance(flight.step, RunIntake):
             self._asking.pending.pop(flight.step.id, None)
             flight.step = None
 
@@ -448,10 +456,16 @@ class Master(View):
             return
         if levels < progress.levels:
             self._step(RunIntake(self.fence, levels + 1, flight.ranges))
-        elif left := [sink for sink in flight.sinks(self._job.sinks) if sink not in flight.sinks_done]:
-            self._step(RunSink(self.fence, left[0], last=len(left) == 1))
+        elif left := flight.sinks_left(self._job.sinks):
+            self._begin_sinks(flight, left)
         else:
             self._step(StoreCommit(self.fence, flight.ranges))
+
+    def _begin_sinks(self, flight: Flight, left: list[str]) -> None:
+        running, after = flight.sinks_running, self._job.sinks_after
+        may = [sink for sink in left if sink not in running and after.get(sink) not in left]
+        for sink in may[: self._job.sinks_at_once - len(running)]:
+            running[sink] = self._asking.ask(RunSink(self.fence, sink, last=len(left) == 1))
 
     def _all_applied(self, level: int) -> bool:
         return self._progress.reached(self._progress.at(self.committed, level))
@@ -489,7 +503,7 @@ class Master(View):
         self._progress.begin(asked.slices, asked.id)
         return asked
 
-    def _step(self, instruction: RunIntake | StorePrepare | RunSink | StoreCommit) -> None:
+    def _step(self, instruction: RunIntake | StorePrepare | StoreCommit) -> None:
         flight = self._flight
         flight = some(flight, "a step of no epoch")
         invariant(flight.step is None, "one step at a time")

@@ -7,7 +7,7 @@ from holdfast.master.checkpoints import Checkpointing
 from holdfast.master.elastic import Elastic
 from holdfast.master.events import Routing, Started
 from holdfast.master.flight import Flight
-from holdfast.master.instructions import EpochDone, Instruction, RunIntake, RunSink, StoreCommit, StorePrepare
+from holdfast.master.instructions import EpochDone, Instruction, RunIntake, StoreCommit, StorePrepare
 from holdfast.master.membership import Membership
 from holdfast.master.operations import Operation
 from holdfast.master.progress import Progress
@@ -60,8 +60,8 @@ class View:
         if flight and flight.failure:
             return "undo"
         if flight and flight.waiting:
-            names = {RunIntake: "intake", StorePrepare: "prepare", RunSink: "sinks", StoreCommit: "commit"}
-            return names[type(flight.step)] if flight.step else "apply"
+            names = {RunIntake: "intake", StorePrepare: "prepare", StoreCommit: "commit"}
+            return names[type(flight.step)] if flight.step else "sinks" if flight.sinks_running else "apply"
         if not self.gathered:
             return "gathering"
         if not self.whole:

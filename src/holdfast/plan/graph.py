@@ -93,6 +93,8 @@ class Sink:
     stamp: bool = True
     table: str = ""
     """Of Spark's catalog, where it goes to one by name."""
+    after: str = ""
+    """The sink that has each epoch before this one."""
 
 
 def leaves(node: Node) -> Iterator[Source | Output]:

@@ -27,6 +27,7 @@ from holdfast.log.store import Store
 from holdfast.operators.ahead import Cut
 from holdfast.plan.passes import Crossing
 from holdfast.spark.cutting import cut
+from holdfast.spark.workers import set_aside
 from holdfast.state.hashing import xxhash64
 from holdfast.wire.client import Client
 from holdfast.wire.codec import Sender, pack
@@ -100,6 +101,7 @@ class Intake:
             raise RuntimeError(error.to_wire()) from error  # Spark passes text on, nothing else
         if tag is not None:
             yield pa.record_batch([pa.array([pack(tag)], pa.binary())], names=["tag"])
+        set_aside("intake")
 
     def here(self, batches: Iterator[pa.RecordBatch]) -> list[Tag]:
         """What its only task would answer, without Spark. One job and attempt takes a level in once, one way or the

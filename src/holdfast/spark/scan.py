@@ -22,6 +22,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from holdfast.errors import ContainerError, EpochGone, HoldfastError
+from holdfast.spark.workers import set_aside
 from holdfast.wire.client import Client, Unreachable
 from holdfast.wire.codec import Sender
 from holdfast.wire.messages import Address, Groups, Mode
@@ -56,6 +57,7 @@ class Scan:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield from self.part(number)
+        set_aside("scan")
 
     def part(self, number: int) -> Iterator[pa.RecordBatch]:
         with self._kept():
@@ -119,7 +121,7 @@ class Scan:
         ticket = ScanTicket(self.stage, self.epoch, self.mode, slices, self.port, self.reader, skip, self.columns)
         with Client(address, self.token, Sender(self.job, self.incarnation)) as client:
             for part, batch in client.scan(ticket):
-                received[part.slice] = part.row + batch.num_rows
+                received.update(zip(part.slices, part.through, strict=True))
                 yield batch
 
     def _locate(self, slices: list[int]) -> Groups:

@@ -165,10 +165,10 @@ class Collect(Call[Collected]):
 
 @dataclass(frozen=True)
 class ScanPart(Tagged):
-    """Whose rows these are, and the number of the first."""
+    """Whose rows these are, one slice after the other: how many of each have come with them, in all."""
 
-    slice: int
-    row: int
+    slices: tuple[int, ...]
+    through: tuple[int, ...]
 
 
 @dataclass(frozen=True)
