@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -164,8 +165,14 @@ class World:
         found: list[Any] = []
         for plan in self.plans:
             ticket = ScanTicket(plan.name, epoch, mode, tuple(slices))  # type: ignore[arg-type]
+            seen: dict[int, int] = {}
             for place, batch in self.clients[name].scan(ticket):
-                found += [(plan.name, place.slice, *row.values()) for row in batch.to_pylist()]
+                rows = iter(batch.to_pylist())
+                for number, through in zip(place.slices, place.through, strict=True):
+                    mine = itertools.islice(rows, through - seen.get(number, 0))
+                    found += [(plan.name, number, *row.values()) for row in mine]
+                    seen[number] = through
+                assert not list(rows)
         return found
 
     def kill(self, name: str) -> None:

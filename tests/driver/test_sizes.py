@@ -16,8 +16,8 @@ def test_outputs_are_as_large_as_all_containers_together_say() -> None:
     sizes = Sizes(4)
     sizes.applied("a", 1, {"s": StageFigures(changed=3, rows=10, due=70)})
     sizes.applied("b", 1, {"s": StageFigures(changed=2, rows=5), "t": StageFigures(changed=9, rows=9, due=50)})
-    sizes.applied("b", 1, {"s": StageFigures(changed=4, rows=5)})  # asked again
-    assert (sizes.of("s", "changed"), sizes.of("s", "changelog"), sizes.of("s", "all")) == (7, 7, 15)
+    sizes.applied("b", 1, {"s": StageFigures(changed=4, rows=5)})  # of slices that it has got meanwhile
+    assert (sizes.of("s", "changed"), sizes.of("s", "changelog"), sizes.of("s", "all")) == (9, 9, 15)
     assert sizes.of("nothing", "all") == 0
     assert sizes.over() == 50
     assert sizes.of("s", "all") == 0

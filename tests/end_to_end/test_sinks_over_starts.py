@@ -17,6 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import holdfast as hf
 from holdfast.api.keyed import StageStream
+from holdfast.log.ledger import Ledger
+from holdfast.log.store import Store
 from holdfast.spark import claims
 
 pytestmark = pytest.mark.spark
@@ -105,6 +107,36 @@ def test_a_later_sink_that_fails_does_not_repeat_the_earlier_ones(shop: Shop, tm
     assert sorted(map(tuple, found)) == [(1, 5), (2, 5), (3, 5)]
 
 
+def test_a_sink_without_rows_is_not_called_and_its_numbers_have_no_gap(shop: Shop, tmp_path: Path) -> None:
+    """Files know an epoch by its number: one that is used twice would be rows that are not written."""
+    calls: list[int] = []
+
+    def run() -> None:
+        job = hf.Job("shop", shop.spark, store=tmp_path / "store")
+        stream = shop.spark.readStream.schema("k bigint").option("maxFilesPerTrigger", 1)
+        rows = job.read(stream.parquet(str(tmp_path / "in")).withColumn("file", F.input_file_name()))
+        counts = rows.key_by("k", name="counts").agg(n=hf.count())
+        counts.where("n % 3 = 0").write("parquet", str(tmp_path / "all"), name="all")
+        rare = rows.where("k = 2 AND file RLIKE '000[36]'").key_by("k", name="rare").agg(n=hf.count())
+        rare.write("parquet", str(tmp_path / "rare"), name="rare")
+        rare.for_each_batch(lambda df, epoch: calls.append(int(epoch)), name="always")
+        with job.start(containers=1, slices=4, trigger="availableNow") as started:
+            started.await_termination()
+
+    for files in (3, 1, 4):
+        for _ in range(files):
+            shop.add()
+        run()
+    assert calls == [*range(1, 9)], "a function is called for every epoch"
+    log = [path for path in (tmp_path / "rare" / "_spark_metadata").iterdir() if path.name.isdigit()]
+    assert sorted(int(path.name) for path in log) == [0, 1]
+    found = shop.spark.read.parquet(str(tmp_path / "rare")).collect()
+    assert sorted(map(tuple, found)) == [(2, 1, 3), (2, 2, 6)]
+    commit = Ledger(Store(str(tmp_path / "store")), "main").last_committed()
+    assert commit is not None
+    assert commit.sinks == {"all": 7, "rare": 1, "always": 7}
+
+
 def test_a_sink_that_has_the_epoch_does_not_get_it_again_when_another_is_dropped(shop: Shop) -> None:
     first, stuck = Till(), Till(broken_at=2)
 
@@ -126,7 +158,7 @@ def test_an_epoch_goes_to_the_sinks_that_it_was_prepared_for(shop: Shop, tmp_pat
 
     def before(counts: StageStream) -> None:
         counts.for_each_batch(goes, name="goes")
-        counts.with_column("n", hf.epoch()).for_each_batch(stays, name="stays")
+        counts.with_column("n", hf.epoch()).for_each_batch(stays, name="stays", after="goes")
 
     def after(counts: StageStream) -> None:
         counts.where(hf.epoch() > 1).select("k", hf.epoch().alias("n")).for_each_batch(stays, name="stays")

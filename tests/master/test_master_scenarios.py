@@ -42,6 +42,7 @@ from holdfast.master.instructions import (
     VerifyPacks,
     WriteCheckpoint,
 )
+from holdfast.wire.messages import StageFigures
 
 BOOM = FunctionError("division by zero in `ratio`")
 FIRST, SECOND = frozenset({0, 1}), frozenset({2, 3})
@@ -110,16 +111,50 @@ def test_sinks_run_side_by_side_as_many_as_may_and_the_commit_waits_for_all() ->
     assert play.tell(success(first)) == [StoreCommit(fence, taking(0))]
 
 
-def test_when_one_of_several_sinks_fails_the_others_are_given_up_and_those_that_are_done_stay_done() -> None:
-    play = ready(sinks=("a", "b", "c"), sinks_at_once=3).offer(0).run(until=RunSink)
+def test_when_one_of_several_sinks_fails_those_beside_it_end_and_need_not_be_run_again() -> None:
+    play = ready(sinks=("a", "b", "c", "d"), sinks_at_once=3).offer(0).run(until=RunSink)
     a, b, c = (play.take(RunSink, sink=name) for name in "abc")
+    assert play.tell(Failed(b.id, BOOM)) == [], "nor does the next one begin"
     assert play.tell(success(a)) == []
-    assert play.tell(Failed(b.id, BOOM)) == [FailBatch(batch(0), BOOM)]
-    assert not play.master.awaits(c), "the shell cancels it"
-    assert play.tell(success(c)) == [], "whatever it has done, it will be asked again"
+    assert play.tell(success(c)) == [FailBatch(batch(0), BOOM)]
     play.forget().offer(0).run()
-    assert [one.sink for one in play.asked_for(RunSink)] == ["b", "c"]
+    assert [one.sink for one in play.asked_for(RunSink)] == ["b", "d"]
     assert play.names()[-2:] == ["StoreCommit", "FinishBatch"]
+
+
+def test_a_stop_gives_up_all_sinks_that_run() -> None:
+    play = ready(sinks=("a", "b"), sinks_at_once=2).offer(0).run(until=RunSink)
+    a, b = (play.take(RunSink, sink=name) for name in "ab")
+    play.tell(Failed(a.id, ValueError("of the sink")))
+    assert play.tell(EpochUnwanted(BOOM)) == [FailBatch(batch(0), BOOM)]
+    assert not play.master.awaits(b), "the shell cancels it"
+    assert play.forget().offer(0).run().asked[-1] == FinishBatch(batch(0), 1)
+
+
+def test_a_sink_without_rows_is_not_called_and_keeps_its_number() -> None:
+    read = {"few": ("rare",), "both": ("rare", "often"), "many": ("often",)}
+    play = ready(sinks=("few", "both", "many", "always"), sinks_read=read).offer(0).run(until=Apply)
+    for number, stages in (("a", {"often": StageFigures(3, 3)}), ("b", {"rare": StageFigures(0, 9)})):
+        play.tell(Applied(play.take(Apply, container=number).id, stages=stages))
+    play.run()
+    assert [one.sink for one in play.asked_for(RunSink)] == ["both", "many", "always"]
+    assert [one.skipped for one in play.asked_for(StoreCommit)] == [("few",)]
+
+
+def test_an_epoch_that_another_driver_has_prepared_goes_to_all_its_sinks() -> None:
+    """That one may have called them, with or without rows, and each call has a number."""
+    theirs = (Prepared(1, Fence(1, 8, 1), taking(7), sinks=("few", "always")),)
+    play = Play(
+        incarnation=2,
+        sinks=("few", "always"),
+        committed=7,
+        ranges=taking(6),
+        prepared=theirs,
+        sinks_read={"few": ("rare",)},
+    )
+    play.join("a", "b").offer(7).run()
+    assert [one.sink for one in play.asked_for(RunSink)] == ["few", "always"]
+    assert [one.skipped for one in play.asked_for(StoreCommit)] == [()]
 
 
 def test_a_level_begins_when_every_slice_has_applied_the_one_before() -> None:

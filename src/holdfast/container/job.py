@@ -144,7 +144,7 @@ class HostedJob:
             counted = {number: dict(stage.held(number).state.counts) for number in todo}
             opened = slices if stage.plan.name in self._opened else ()
             figures[stage.plan.name] = StageFigures(
-                changed=sum(state.changed for state in states),
+                changed=sum(stage.held(number).state.changed for number in slices),
                 rows=sum(state.rows for state in states),
                 counts={number: counts for number, counts in counted.items() if counts},
                 due=min((state.due for state in states if state.due is not None), default=None),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 
 from holdfast.invariants import invariant
 from holdfast.wire.messages import Mode, StageFigures
@@ -16,13 +17,15 @@ class Sizes:
     def __init__(self, slices: int) -> None:
         self._slices = slices
         self._lock = threading.Lock()
-        self._told: dict[tuple[str, str], StageFigures] = {}  # (container, stage)
+        self._told: dict[tuple[str, str], tuple[int, StageFigures]] = {}  # (container, stage) → epoch, figures
         self._oldest: dict[str, dict[int, tuple[int, int | None]]] = {}  # stage → slice → epoch, oldest open session
 
     def applied(self, container: str, epoch: int, stages: Mapping[str, StageFigures]) -> None:
         with self._lock:
             for stage, figures in stages.items():
-                self._told[container, stage] = figures
+                of, before = self._told.get((container, stage), (0, figures))
+                changed = figures.changed + (before.changed if of == epoch else 0)
+                self._told[container, stage] = epoch, replace(figures, changed=changed)
                 known = self._oldest.setdefault(stage, {})
                 for number, oldest in figures.oldest.items():
                     # The destination of a move may answer when the next epoch has begun.
@@ -32,7 +35,7 @@ class Sizes:
     def of(self, stage: str, mode: Mode) -> int:
         """About how many rows an output of the epoch in flight has; it only decides which way they travel."""
         with self._lock:
-            mine = [figures for (_, name), figures in self._told.items() if name == stage]
+            mine = [figures for (_, name), (_, figures) in self._told.items() if name == stage]
         return sum(figures.rows if mode == "all" else figures.changed for figures in mine)
 
     def small(self, stage: str, mode: Mode, width: int) -> bool:
@@ -50,6 +53,6 @@ class Sizes:
     def over(self) -> int | None:
         """The epoch is committed: when something happens next though no row comes, µs. The next one tells anew."""
         with self._lock:
-            due = [figures.due for figures in self._told.values() if figures.due is not None]
+            due = [figures.due for _, figures in self._told.values() if figures.due is not None]
             self._told.clear()
         return min(due, default=None)

@@ -40,6 +40,7 @@ from holdfast.master.autoscale import PerExecutor
 from holdfast.master.balance import slices_auto
 from holdfast.plan.fingerprint import Fingerprint
 from holdfast.plan.former import refuse_readers
+from holdfast.plan.graph import outputs
 from holdfast.recovery.policies import Auto, FromStore, Line, Star, Tree
 from holdfast.spark import claims, compat
 from holdfast.spark.checkpoint import SparkNotes
@@ -300,7 +301,7 @@ def _look(ledger: Ledger, plan: JobPlan, options: Options) -> Found:
             safe="Nothing was changed.",
             todo="Bring the file back from a copy of the store.",
         )
-    counters = last.sinks if last else {}
+    counters = (last.sinks if commit is None or commit.sinks is None else commit.sinks) if last else {}
     drawn, prepared = [sink.name for sink in plan.sinks], []
     given: tuple[str, ...] = ()
     for level in range(1, plan.levels + 1):
@@ -349,6 +350,7 @@ def _begin(run: LiveJob, found: Found, options: Options) -> None:
             checkpoint_before=checkpoints[-2],
             sinks_at_once=options.sinks_at_once,
             sinks_after={sink.name: sink.after for sink in run.plan.sinks if sink.after},
+            sinks_read={sink.name: _read_by(sink) for sink in run.plan.sinks if _may_be_silent(sink)},
         )
     )
     if not found.committed and not found.prepared:
@@ -365,6 +367,15 @@ def _begin(run: LiveJob, found: Found, options: Options) -> None:
         if machine.unrestored is not None:
             raise machine.unrestored
         run.start_query()
+
+
+def _may_be_silent(sink: SinkPlan) -> bool:
+    """Whether nothing is lost if it is not called for an epoch in which the stages that it reads put out nothing."""
+    return bool(outputs(sink.node)) and sink.function is None and sink.mode != "complete"
+
+
+def _read_by(sink: SinkPlan) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(leaf.stage.name for leaf in outputs(sink.node)))
 
 
 def _take_folders(run: LiveJob, found: Found) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -41,6 +42,11 @@ class SinkCounters:
     def moved_on(self) -> dict[str, int]:
         """As an epoch leaves them that goes to all sinks of the job."""
         return self.counters | {name: self.counters.get(name, -1) + 1 for name in self.drawn}
+
+    def left_by(self, prepare: Prepare, skipped: Collection[str]) -> dict[str, int]:
+        """As an epoch leaves them that was not given to all whom its prepare names."""
+        moved = {name: number for name, number in prepare.sinks.items() if name not in skipped}
+        return moved | {name: self.counters[name] for name in skipped if name in self.counters}
 
     def given(self, prepare: Prepare) -> tuple[str, ...]:
         """The sinks that the epoch goes to, whoever prepared it."""
@@ -158,9 +164,10 @@ class StoreHandlers:
         epoch = instruction.fence.epoch
         faults.place("driver", "after-sinks", epoch)
         with self.ledger_lock:
-            stored = self.ledger.put_commit(Commit(instruction.fence, instruction.ranges))
+            moved_on = self.sinks.left_by(self.prepare_of(epoch, 1), instruction.skipped)
+            stored = self.ledger.put_commit(Commit(instruction.fence, instruction.ranges, moved_on))
         faults.place("driver", "after-commit", epoch)
-        self.sinks.counters = dict(self.prepare_of(epoch, 1).sinks)
+        self.sinks.counters = dict(self.prepare_of(epoch, 1).sinks if stored.sinks is None else stored.sinks)
         return ev.CommitStored(instruction.id, stored.fence, stored.ranges)
 
     # --- marks and notes ----------------------------------------------------------------------------------

@@ -234,10 +234,15 @@ class Taken:
 
 @dataclass(frozen=True)
 class Commit:
-    """That an epoch is done."""
+    """That an epoch is done.
+
+    ``sinks`` are their numbers as it leaves them: one that had no rows was not called, and keeps its number. None, as
+    in stores of before: all that the prepare names were called.
+    """
 
     fence: Fence
     ranges: Ranges
+    sinks: dict[str, int] | None = None
 
     @staticmethod
     def file_of(epoch: int) -> str:
@@ -252,12 +257,13 @@ class Commit:
         return self.ranges[FEED]
 
     def to_bytes(self) -> bytes:
-        return _pack(b"cmit", {"fence": asdict(self.fence), "ranges": _ranges_to(self.ranges)})
+        said = {"fence": asdict(self.fence), "ranges": _ranges_to(self.ranges)}
+        return _pack(b"cmit", said if self.sinks is None else said | {"sinks": self.sinks})
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> Commit:
         said, _ = _unpack(data, name, b"cmit")
-        return cls(Fence(**said["fence"]), _ranges_from(said))
+        return cls(Fence(**said["fence"]), _ranges_from(said), said.get("sinks"))
 
 
 @dataclass(frozen=True)

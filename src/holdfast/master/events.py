@@ -127,6 +127,8 @@ class Started(Event):
     sinks_at_once: int = 1
     sinks_after: Mapping[str, str] = field(default_factory=dict)
     """Of sinks that wait for another one of the epoch, which."""
+    sinks_read: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of sinks that need not be called where the stages that they read put out nothing, these stages."""
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from holdfast.invariants import invariant, some
 from holdfast.log.records import Ranges
-from holdfast.master.events import Prepared
+from holdfast.master.events import Prepared, Started
 from holdfast.master.instructions import Apply, Instruction, RunIntake, RunSink, StoreCommit
 from holdfast.master.progress import Progress
 
@@ -28,6 +28,10 @@ class Flight:
     """The one intake, prepare or commit under way."""
     sinks_running: dict[str, Instruction] = field(default_factory=dict)
     sinks_done: set[str] = field(default_factory=set)
+    sink_failure: Exception | None = None
+    """A sink raised this. Those beside it end first: what they have done need not be done again."""
+    stirred: set[str] = field(default_factory=set)
+    """Stages that put out rows, as far as slices have applied it."""
     losses: int = 0
     """Containers lost since it was wanted: an epoch that kills its containers must not do so for ever."""
     failure: Exception | None = None
@@ -40,8 +44,18 @@ class Flight:
             return drawn
         return (*(sink for sink in drawn if sink in named), *(sink for sink in named if sink not in drawn))
 
-    def sinks_left(self, drawn: tuple[str, ...]) -> list[str]:
-        return [sink for sink in self.sinks(drawn) if sink not in self.sinks_done]
+    def silent(self, job: Started) -> set[str]:
+        """The sinks that get no row of it, once all slices have applied it, and are not called.
+
+        One that another driver has prepared may have been given to all sinks by that, and to each with a number.
+        """
+        if not self.prepared or self.prepared[0].fence.incarnation != job.incarnation:
+            return set()
+        return {sink for sink, stages in job.sinks_read.items() if not self.stirred.intersection(stages)}
+
+    def sinks_left(self, job: Started) -> list[str]:
+        over = self.sinks_done | self.silent(job)
+        return [sink for sink in self.sinks(job.sinks) if sink not in over]
 
 
 def check_instructions(
@@ -50,8 +64,7 @@ def check_instructions(
     flight: Flight | None,
     progress: Progress,
     committed: int,
-    sinks: tuple[str, ...],
-    after: Mapping[str, str],
+    job: Started,
 ) -> None:
     prepared = len(flight.prepared) if flight else 0
     invariant(progress.furthest <= progress.at(committed, prepared), "a slice applied what was not prepared")
@@ -65,7 +78,9 @@ def check_instructions(
             case RunSink(sink=sink):
                 flight = some(flight, "a sink of no epoch")
                 invariant(progress.reached(progress.at(committed + 1)), "a sink before every slice applied")
-                invariant(after.get(sink) not in flight.sinks_left(sinks), "a sink before the one that it waits for")
-            case StoreCommit():
+                waits_for = job.sinks_after.get(sink)
+                invariant(waits_for not in flight.sinks_left(job), "a sink before the one that it waits for")
+            case StoreCommit(skipped=skipped):
                 flight = some(flight, "a commit of no epoch")
-                invariant(not flight.sinks_left(sinks), "a commit before every sink is done")
+                invariant(not flight.sinks_left(job), "a commit before every sink is done")
+                invariant(not flight.sinks_done.intersection(skipped), "a sink that was called is not passed over")

@@ -138,11 +138,13 @@ class RunSink(Instruction):
 
 @dataclass(frozen=True)
 class StoreCommit(Instruction):
-    """Put-if-absent ``commit e``; whoever loses reads the winner's and reports that."""
+    """Put-if-absent ``commit e``; whoever loses reads the winner's and reports that. Sinks that had no rows and were
+    not called are ``skipped``."""
 
     looks = True
     fence: Fence
     ranges: Ranges
+    skipped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

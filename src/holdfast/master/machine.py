@@ -114,8 +114,7 @@ class Master(View):
                     flight=self._flight,
                     progress=self._progress,
                     committed=self.committed,
-                    sinks=self._job.sinks,
-                    after=self._job.sinks_after,
+                    job=self._job,
                 )
                 if self.gathered:
                     owners = {*self._progress.owners} - ({None} if self._job.by_ring else set())
@@ -216,7 +215,7 @@ class Master(View):
             return  # doubled: it is answered when the epoch is over
         if flight is None:
             flight = self._flight = Flight(ranges)
-        flight.ranges, flight.waiting, flight.losses = ranges, True, 0
+        flight.ranges, flight.waiting, flight.losses, flight.sink_failure = ranges, True, 0, None
         self._attempt += 1
         self._progress.try_broken_again()
         if self._routing_stored < self._routing_version and not self._asking.awaits(StoreRouting):
@@ -246,7 +245,9 @@ class Master(View):
                 self._step(StorePrepare(fence, level, ranges, tags, self.routing.version))
             case StorePrepare(), PrepareStored(content=content):
                 self._prepared(instruction, content)
-            case Apply(fence=fence, level=level), Applied(digests=digests):
+            case Apply(fence=fence, level=level), Applied(digests=digests, stages=stages):
+                if flight and fence.epoch == self.committed + 1:
+                    flight.stirred.update(stage for stage, figures in stages.items() if figures.changed)
                 position = progress.at(fence.epoch - 1, level)
                 progress.finish(self._owned(instruction), event.to, position)
                 elastic.applied(instruction, position, dict(digests))
@@ -282,8 +283,11 @@ class Master(View):
 
     def _failed(self, instruction: Instruction, error: Exception) -> None:
         match instruction:
-            case RunIntake() | StorePrepare() | RunSink() | StoreCommit():
+            case RunIntake() | StorePrepare() | StoreCommit():
                 self._fail(error)
+            case RunSink():
+                flight = some(self._flight, "a sink of no epoch")
+                flight.sink_failure = flight.sink_failure or error
             case Restore():
                 self._not_restored(instruction, error)
             case Activate():  # the store and the log have it too
@@ -452,14 +456,20 @@ class Master(View):
             self._task(Apply(container, self.fence, slices, position.level + 1, slices & dual))
         for (container, position), slices in elastic.migration.shadows(*prepared).items():
             elastic.migration.begin(self._asking.ask(Apply(container, self.fence, slices, position.level + 1, slices)))
+        if flight.sink_failure is not None:
+            if not flight.sinks_running:
+                self._fail(flight.sink_failure)
+            return
         if flight.step or (levels and not self._all_applied(levels)):
             return
         if levels < progress.levels:
             self._step(RunIntake(self.fence, levels + 1, flight.ranges))
-        elif left := flight.sinks_left(self._job.sinks):
+        elif left := flight.sinks_left(self._job):
             self._begin_sinks(flight, left)
         else:
-            self._step(StoreCommit(self.fence, flight.ranges))
+            given = flight.sinks(self._job.sinks)
+            silent = flight.silent(self._job) - flight.sinks_done
+            self._step(StoreCommit(self.fence, flight.ranges, tuple(sink for sink in given if sink in silent)))
 
     def _begin_sinks(self, flight: Flight, left: list[str]) -> None:
         running, after = flight.sinks_running, self._job.sinks_after
@@ -479,6 +489,7 @@ class Master(View):
         self._elastic.begin_again_past(here, self.fence)
         if not self._asking.awaits(Undo):
             error, flight.failure = flight.failure, None
+            flight.stirred.clear()  # all slices will apply it anew
             error = some(error, "an undo without a failure")
             self._fail(error)
 

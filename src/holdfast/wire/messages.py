@@ -147,7 +147,7 @@ class StageFigures:
     """What applying a level left behind in a stage, on one container."""
 
     changed: int
-    """Output rows of the epoch."""
+    """Output rows of the epoch, of the slices that were asked for."""
     rows: int
     """Rows of the state."""
     counts: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
