@@ -379,9 +379,9 @@ class ShippedContainer(Container):
             return
         tables = set()
         try:
-            for table, header, part in state.parts(slice_, base):
+            for table, count, header, part in state.parts(slice_, base):
                 tables.add(table)
-                backups.receive(copy, table, slice_, header, part.replace_schema_metadata(None))
+                backups.receive(copy, table, slice_, header, part.replace_schema_metadata(None), count)
         except EpochGone:
             pass  # the slice has moved on: what came of it is not whole, and does not count
         finally:

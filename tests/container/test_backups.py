@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,40 @@ def test_reading_a_key_merges_first(backups: Backups) -> None:
     assert backups.read("texts", 7, asked) == (4, truth)
     with pytest.raises(EpochGone, match="Slice 8 has no backup here"):
         backups.read("texts", 8, asked)
+
+
+def test_tables_that_are_as_they_were_need_not_come(backups: Backups) -> None:
+    owner = Owner(3)
+    send(backups, "a", owner.parts(0, 1))
+    (first, *_), rest = owner.parts(1, 2)[:1], owner.parts(1, 2)
+    mine = [part for part in rest if part[0] == first[0]]
+    others = {name: state for name, state in owner.states.items() if name != first[0]}
+    before = {name: bytes(state.delta(0, 1).serialize()) for name, state in others.items()}
+    for stage, header, part in mine:
+        assert backups.receive("b", stage, 7, header, part, tables=1)
+    assert backups.versions([7]) == {7: 2}
+    found = backups.take(7)
+    assert found is not None
+    version, loaders = found
+    assert (version, {loader.epoch for loader in loaders.values()}) == (2, {2})
+    for name in others:
+        fresh = OPERATORS[name].new_slice()
+        fresh.activate([loaders[name]])
+        kept = pa.ipc.read_record_batch(pa.py_buffer(before[name]), fresh.delta(0, 2).schema)
+        assert fresh.delta(0, 2).equals(kept)
+
+
+def test_a_change_of_some_tables_does_not_go_on_from_another_version(backups: Backups) -> None:
+    owner = Owner(3)
+    changed = [part for part in owner.parts(2, 3) if part[0] == owner.parts(2, 3)[0][0]]
+    for stage, header, part in changed[:1]:
+        assert not backups.receive("a", stage, 7, header, part, tables=1), "nothing is here"
+    send(backups, "b", owner.parts(0, 1))
+    for stage, header, part in changed[:1]:
+        assert not backups.receive("c", stage, 7, header, part, tables=1), "what is here is older"
+        whole = replace(header, full=True)
+        assert not backups.receive("d", stage, 7, whole, part, tables=1), "whole in itself, but it is alone"
+    assert backups.versions([7]) == {7: 1}
 
 
 def test_other_columns_are_refused(backups: Backups) -> None:

@@ -56,6 +56,41 @@ def test_epochs_follow_one_another() -> None:
     assert state.rows == 0
 
 
+def test_epochs_that_were_passed_over_are_held_undone_and_released_like_others() -> None:
+    op = operator(SUM)
+    state, other = op.new_slice(), op.new_slice()
+    for epoch, given in enumerate([[1, 2], None, [2], None, None, [3]], 1):
+        found = None if given is None else rows(op, given)
+        other.apply(epoch, found)
+        if found is None:
+            state.pass_over(epoch)
+        else:
+            state.apply(epoch, found)
+        assert (state.changed, state.rows, state.counts) == (other.changed, other.rows, other.counts)
+        for mode in ("changed", "changelog", "all"):
+            assert state.outputs(epoch, mode).equals(other.outputs(epoch, mode))
+    assert state.touched == 6
+    for epoch in range(7):
+        assert state.read(epoch).equals(other.read(epoch))
+    for base in range(6):
+        assert state.delta(base, 6).equals(other.delta(base, 6))
+    for one in (state, other):
+        one.release(3)
+        one.undo()
+        one.undo()
+    assert state.epoch == other.epoch == 4
+    assert state.read(3).equals(other.read(3))
+    assert state.outputs(4, "changelog").equals(other.outputs(4, "changelog"))
+    for one in (state, other):
+        with pytest.raises(EpochGone):
+            one.read(2)
+        with pytest.raises(EpochGone):
+            one.outputs(3, "changelog")
+        one.undo()
+        with pytest.raises(EpochGone, match="can no longer be undone"):
+            one.undo()
+
+
 def test_held_epochs_stay_readable_and_released_ones_are_gone() -> None:
     op = operator(SUM)
     state = op.new_slice()

@@ -5,13 +5,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from graph_model import SCHEMA, SOURCES, Choice, Oracle, as_dicts, counted, draw, epochs, graphs, wired
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast import testing
+from holdfast.container.slices import HostedStage
+from holdfast.log.records import Prepare
+from holdfast.state.copies import header_of
+from holdfast.state.slice import NEVER, EpochTime, SliceState
 from holdfast.testing import PLACES
 
+really_advance = HostedStage.advance
 CRASHES = st.lists(st.none() | st.sampled_from(PLACES), min_size=5, max_size=5)
 
 
@@ -41,3 +47,39 @@ def test_a_graph_and_its_oracle(chosen: list[Choice], rows: list[dict[str, Any]]
                     assert sunk <= expected[number], f"stream {number} of {wired(chosen)}"
                 else:
                     assert sunk == counted(run.last(stream)) == expected[number], f"stream {number} of {wired(chosen)}"
+
+
+@settings(max_examples=25, deadline=None)
+@given(graphs(), epochs())
+def test_a_slice_may_pass_over_what_does_not_concern_it(chosen: list[Choice], rows: list[dict[str, Any]]) -> None:
+    """Where an epoch is passed over, applying it would have changed nothing, put out nothing and counted nothing."""
+    if not wired(chosen):
+        return
+    passed = 0
+
+    def advance(stage: HostedStage, state: SliceState, prepare: Prepare, parts: Any, peers: Any) -> None:
+        nonlocal passed
+        if not parts and stage.still(prepare):
+            passed += 1
+            epoch, name = prepare.fence.epoch, stage.plan.name
+            known = prepare.watermark_after.get(name, NEVER)
+            nothing = [None for _ in stage.plan.inputs]
+            state.apply(epoch, *nothing, time=EpochTime(known, known, 1000 * prepare.clock), peers=peers)
+            assert (state.changed, dict(state.counts)) == (0, {})
+            assert state.outputs(epoch, "changelog").num_rows == 0
+            for table in range(len(stage.operator.layouts)):
+                delta = state.delta(epoch - 1, epoch, table=table) if epoch > 1 else None
+                assert delta is None or delta.num_rows == 0 or header_of(delta).full
+            state.undo()
+        really_advance(stage, state, prepare, parts, peers)
+
+    job = testing.Job()
+    drawn = draw(*(job.read(SCHEMA, name=name) for name in SOURCES), chosen)
+    for number, stream in enumerate(drawn.streams):
+        stream.write("noop", name=f"sink{number}")
+    with pytest.MonkeyPatch.context() as patch, job.start(slices=3) as run:
+        patch.setattr(HostedStage, "advance", advance)
+        nothing_came: dict[str, list[Any]] = {name: [] for name in SOURCES}
+        for given_rows in [*rows, nothing_came]:
+            run.epoch({name: as_dicts(given_rows[name]) for name in SOURCES})
+    assert passed, "without rows, and without time that moves on, there is something to pass over"

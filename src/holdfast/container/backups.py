@@ -45,13 +45,16 @@ class Incoming:
 
     copy: str
     epoch: int
+    tables: int = 0
     parts: Parts = field(default_factory=dict)
     complete: set[str] = field(default_factory=set)
     touched: float = field(default_factory=time.monotonic)
 
-    def continues(self, base: int | None) -> bool:
-        """Every table is whole in itself, or goes on from the version we have."""
-        return all(parts[0][0].full or parts[0][0].base == base for parts in self.parts.values())
+    def continues(self, base: int | None, tables: int) -> bool:
+        """Every table is whole in itself, or goes on from the version we have; where some do not come, all do."""
+        first = [parts[0][0] for parts in self.parts.values()]
+        whole = self.tables == tables
+        return all(header.base == base or (whole and header.full) for header in first)
 
     @property
     def full(self) -> bool:
@@ -64,12 +67,12 @@ class Backup:
 
     version: int
     loaders: Loaders
-    sealed: list[Parts] = field(default_factory=list)
+    sealed: list[tuple[int, Parts]] = field(default_factory=list)  # with the epoch that each leads to
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def nbytes(self) -> int:
-        return sum(map(_size, self.sealed)) + sum(loader.nbytes for loader in self.loaders.values())
+        return sum(_size(parts) for _, parts in self.sealed) + sum(loader.nbytes for loader in self.loaders.values())
 
 
 class Backups:
@@ -94,8 +97,17 @@ class Backups:
 
     # --- what comes in ------------------------------------------------------------------------------------
 
-    def receive(self, copy: str, table: str, number: int, header: copies.Header, part: pa.RecordBatch) -> bool:
-        """One part of one slice. False if it does not go on from what is here: the sender sees that by ``versions``."""
+    def receive(
+        self,
+        copy: str,
+        table: str,
+        number: int,
+        header: copies.Header,
+        part: pa.RecordBatch,
+        tables: int | None = None,
+    ) -> bool:
+        """One part of one slice, whose copy has so many ``tables``: all of them, or those that changed since the
+        version here. False if it does not go on from what is here: the sender sees that by ``versions``."""
         if not part.schema.equals(copies.schema(self._layouts[table])):
             raise CorruptionError(
                 f"A copy of slice {number} of '{table}' has other columns than that table.",
@@ -106,6 +118,7 @@ class Backups:
             incoming = self._current(copy, number, header)
             if incoming is None:
                 return False
+            incoming.tables = len(self._layouts) if tables is None else tables
             if not self._add(incoming, table, number, header, part):
                 del self._incoming[number]
                 return False
@@ -145,12 +158,16 @@ class Backups:
         parts = incoming.parts.setdefault(table, [])
         follows = header.continues(parts[-1][0]) if parts else header.start == 0 and header.epoch == incoming.epoch
         parts.append((header, part))
-        if not follows or not incoming.continues(version) or (version is not None and version >= header.epoch):
+        if (
+            not follows
+            or not incoming.continues(version, len(self._layouts))
+            or (version is not None and version >= header.epoch)
+        ):
             return False
         incoming.touched = time.monotonic()
         if header.last:
             incoming.complete.add(table)
-            if len(incoming.complete) == len(self._layouts):
+            if len(incoming.complete) == incoming.tables:
                 self._seal(number, incoming)
         return True
 
@@ -160,12 +177,13 @@ class Backups:
         if backup is None:
             loaders = {table: copies.Loader(layout) for table, layout in self._layouts.items()}
             backup = self._held[number] = Backup(incoming.epoch, loaders)
-        if incoming.full:
+        full = incoming.full and incoming.tables == len(self._layouts)
+        if full:
             backup.sealed.clear()
-        backup.sealed.append(incoming.parts)
+        backup.sealed.append((incoming.epoch, incoming.parts))
         backup.version = incoming.epoch
         # A full copy is merged at once: it is where an activation would spend its time.
-        if (incoming.full or len(backup.sealed) >= self._merge_every) and number not in self._to_merge:
+        if (full or len(backup.sealed) >= self._merge_every) and number not in self._to_merge:
             self._to_merge.append(number)
             self._start_merger()
 
@@ -240,10 +258,11 @@ class Backups:
             waiting, backup.sealed = backup.sealed, []
             version = backup.version
         try:
-            for copy in waiting:
-                for table, parts in copy.items():
-                    for header, part in parts:
-                        backup.loaders[table].add(part, header)
+            for epoch, copy in waiting:
+                for table, loader in backup.loaders.items():
+                    for header, part in copy.get(table, ()):
+                        loader.add(part, header)
+                    loader.epoch = epoch  # also of one that is as it was
         except BaseException:
             with self._lock:  # half merged it is of no epoch: better none than that
                 if self._held.get(number) is backup:

@@ -27,6 +27,7 @@ from holdfast.container.slices import table_name
 from holdfast.container.throttle import Bucket
 from holdfast.errors import EpochGone
 from holdfast.state import copies
+from holdfast.state.slice import SliceState
 from holdfast.wire.client import Client, Unreachable
 from holdfast.wire.codec import Sender, pack
 from holdfast.wire.messages import CopiesSent, SendCopies
@@ -34,6 +35,7 @@ from holdfast.wire.questions import AskVersions
 
 STREAM_SECONDS = 600.0  # the end of a stream whose peer neither reads nor dies; we have given it up long before
 SHARED_BYTES = 64 << 20
+MESSAGE_BYTES = 1 << 20
 
 
 def copy(job: HostedJob, call: SendCopies, token: str) -> CopiesSent:
@@ -86,17 +88,27 @@ class Walk:
         self._shared: OrderedDict[tuple[str, int, int, int, int], tuple[pa.RecordBatch, int]] = OrderedDict()
         self._nbytes = 0
 
-    def parts(self, number: int, base: int) -> Iterator[tuple[str, copies.Header, pa.RecordBatch]]:
-        """All parts of a slice, table by table. Raises ``EpochGone`` where slice or epoch are not here any more."""
-        for stage, table in self.job.tables:
+    def parts(
+        self, number: int, base: int, *, every: bool = False
+    ) -> Iterator[tuple[str, int, copies.Header, pa.RecordBatch]]:
+        """All parts of a slice, table by table: of ``every`` table, or of those that may have changed since ``base``,
+        and of one at least, so that there is something to tell the epoch by. With each comes how many tables there
+        are. Raises ``EpochGone`` where slice or epoch are not here any more."""
+        every = every or not base
+        tables = [one for one in self.job.tables if every or self._state(one[0], number).touched > base]
+        tables = tables or self.job.tables[:1]
+        for stage, table in tables:
             start = 0
             while True:
                 part = self._part(stage, table, number, base, start)
                 header = copies.header_of(part)
-                yield table_name(stage, table), header, part
+                yield table_name(stage, table), len(tables), header, part
                 if header.last:
                     break
                 start = header.stop
+
+    def _state(self, stage: str, number: int) -> SliceState:
+        return self.job.stages[stage].held(number).state
 
     def _part(self, stage: str, table: int, number: int, base: int, start: int) -> pa.RecordBatch:
         key = (stage, table, number, base, start)
@@ -117,6 +129,20 @@ class Walk:
         return part
 
 
+class Waiting:
+    """Parts of many slices of one table: a message each would cost more than what is in most of them."""
+
+    def __init__(self) -> None:
+        self.about: list[tuple[int, int, int, copies.Header]] = []
+        self.parts: list[pa.RecordBatch] = []
+        self.nbytes = 0
+
+    def add(self, number: int, tables: int, header: copies.Header, part: pa.RecordBatch) -> None:
+        self.about.append((number, part.num_rows, tables, header))
+        self.parts.append(part.replace_schema_metadata(None))
+        self.nbytes += part.nbytes
+
+
 class PeerSender(threading.Thread):
     """What one peer gets, in a thread of its own."""
 
@@ -131,6 +157,7 @@ class PeerSender(threading.Thread):
         self._walk, self._bucket, self._client, self._slices = walk, bucket, client, tuple(slices)
         self._incarnation, self._silence = speaker.incarnation, silence
         self._streams: dict[str, flight.FlightStreamWriter] = {}
+        self._waiting: dict[str, Waiting] = {}
         self._progress = time.monotonic()
         self._given_up = False
 
@@ -169,15 +196,27 @@ class PeerSender(threading.Thread):
             if base >= self._walk.epoch:
                 continue  # it has this version, or a newer one
             with suppress(EpochGone):  # the slice has moved on, or the pin cost too much: the others may still be here
-                for table, header, part in self._walk.parts(number, max(base, 0)):
+                for table, tables, header, part in self._walk.parts(number, max(base, 0)):
                     for bucket in (self._bucket, self._walk.job.upload):
                         bucket.take(part.nbytes, self._get_on)
-                    stream = self._stream(client, table, part.schema)
-                    stream.write_with_metadata(part, pack(CopyPart(number, header)))
-                    self._get_on()
-                    faults.place("container", "mid-copy", self._walk.epoch)
+                    waiting = self._waiting.setdefault(table, Waiting())
+                    waiting.add(number, tables, header, part)
+                    if waiting.nbytes >= MESSAGE_BYTES:
+                        self._write(client, table)
                     self.nbytes += part.nbytes
                     self.rows += part.num_rows
+        for table in self._waiting:
+            self._write(client, table)
+
+    def _write(self, client: Client, table: str) -> None:
+        """What has gathered of a table."""
+        waiting, self._waiting[table] = self._waiting[table], Waiting()
+        if waiting.about:
+            rows = pa.concat_batches(waiting.parts)
+            stream = self._stream(client, table, rows.schema)
+            stream.write_with_metadata(rows, pack(CopyPart(*zip(*waiting.about, strict=True))))
+            self._get_on()
+            faults.place("container", "mid-copy", self._walk.epoch)
 
     def _stream(self, client: Client, table: str, schema: pa.Schema) -> flight.FlightStreamWriter:
         if table not in self._streams:

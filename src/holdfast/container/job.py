@@ -120,8 +120,11 @@ class HostedJob:
         for stage in self.at_level(prepare.level):
             todo = [number for number in slices if stage.held(number).state.epoch < epoch]
             advanced.update(todo)
+            still, stirred = stage.still(prepare), list[int]()
             for group in self.log.groups(stage, prepare, todo):
                 rows = self.log.inputs_of(stage, prepare, group)
+                busy = [number for number in group.slices if number in rows] if still else group.slices
+                stirred += busy
 
                 def run(number: int, stage: HostedStage = stage, rows: Mapping[int, Inputs] = rows) -> None:
                     held = stage.held(number)
@@ -135,25 +138,38 @@ class HostedJob:
                         seconds = time.perf_counter() - started
                     self.loads.note(number, count(parts), seconds)
 
-                half = len(group.slices) // 2
-                self.each(group.slices[:half], run)
+                half = len(busy) // 2
+                self.each(busy[:half], run)
                 faults.place("container", "mid-apply", epoch)
-                self.each(group.slices[half:], run)
+                self.each(busy[half:], run)
+                if len(busy) < len(group.slices):
+                    self._pass_over(stage, epoch, set(group.slices).difference(busy))
                 del rows, run  # before the next group's rows come
-            states = [held.state for held in list(stage.slices.values())]
-            counted = {number: dict(stage.held(number).state.counts) for number in todo}
-            opened = slices if stage.plan.name in self._opened else ()
-            figures[stage.plan.name] = StageFigures(
-                changed=sum(stage.held(number).state.changed for number in slices),
-                rows=sum(state.rows for state in states),
-                counts={number: counts for number, counts in counted.items() if counts},
-                due=min((state.due for state in states if state.due is not None), default=None),
-                oldest={number: stage.held(number).state.oldest for number in opened},
-            )
+            figures[stage.plan.name] = self._figures(stage, slices, stirred)
         if prepare.level == self.levels:
             self.staging.drop_through(epoch)
+            self.log.close()
             self.loads.end_epoch(advanced)
         return figures
+
+    def _pass_over(self, stage: HostedStage, epoch: int, slices: Iterable[int]) -> None:
+        """Slices that nothing happens to: not worth a way through the thread table."""
+        for held in map(stage.held, slices):
+            with held.lock:
+                held.state.pass_over(epoch)
+
+    def _figures(self, stage: HostedStage, slices: Sequence[int], stirred: Sequence[int]) -> StageFigures:
+        states = [held.state for held in list(stage.slices.values())]
+        counted = {number: dict(stage.held(number).state.counts) for number in stirred}
+        due = (state.due for state in states) if stage.operator.clocked else ()
+        opened = slices if stage.plan.name in self._opened else ()
+        return StageFigures(
+            changed=sum(stage.held(number).state.changed for number in slices),
+            rows=sum(state.rows for state in states),
+            counts={number: counts for number, counts in counted.items() if counts},
+            due=min((at for at in due if at is not None), default=None),
+            oldest={number: stage.held(number).state.oldest for number in opened},
+        )
 
     def undo(self, epoch: int, slices: Sequence[int]) -> None:
         """Take ``epoch`` back on these slices, in every stage that has come so far."""

@@ -46,6 +46,12 @@ class LogReader:
         self.staging = staging
         self._slices = slices
         self._apply_bytes = apply_bytes
+        self._open: tuple[int, dict[str, Segment]] = 0, {}
+        """The epoch whose segments were opened last, and these: stages of one level read the same ones."""
+
+    def close(self) -> None:
+        """Let go of what is open."""
+        self._open = 0, {}
 
     def prepare(self, epoch: int, level: int) -> Prepare:
         prepare = self.ledger.get_prepare(epoch, level)
@@ -99,6 +105,7 @@ class LogReader:
                 try:
                     self._take_rows(stage, port, place, of, ref, wanted, found, part=group.part)
                 except CorruptionError as error:
+                    self.close()  # whoever asks again shall see what is there then
                     raise _lost_segment(of, ref, error) from error
         return found
 
@@ -146,6 +153,8 @@ class LogReader:
         *,
         part: bool,
     ) -> None:
+        if ref.inputs is not None and place.number not in ref.inputs:
+            return  # not even worth a look
         partial = place.number in ref.partial
         for chunk in self._chunks(prepare, ref, place.number, wanted, part=part):
             rows = stage.operator.decode(chunk.rows, port=port, partial=partial)
@@ -181,14 +190,23 @@ class LogReader:
 
     def _segment(self, prepare: Prepare, ref: SegmentRef, *, mapped: bool = True) -> Segment:
         """A segment that is what ``prepare`` says; an error names file, epoch and source offsets."""
+        epoch, name = prepare.fence.epoch, ref.name or f"{prepare.file} {ref.inline}"
+        of, known = self._open
+        if of != epoch:
+            of, known = self._open = epoch, {}
+        if mapped and name in known:
+            return known[name]
         try:
             if ref.inline is not None:
-                return Segment.open(prepare.attachments[ref.inline], f"{prepare.file} (inline rows)")
-            segment = Segment.at(self.ledger.section, ref.name, mapped=mapped)
+                segment = Segment.open(prepare.attachments[ref.inline], f"{prepare.file} (inline rows)")
+            else:
+                segment = Segment.at(self.ledger.section, ref.name, mapped=mapped)
         except StoreError as error:
             raise _lost_segment(prepare, ref, error) from error
         if segment.checksum != ref.checksum:
             raise _lost_segment(prepare, ref, CorruptionError("it is not the file that was prepared"))
+        if mapped:
+            known[name] = segment
         return segment
 
 

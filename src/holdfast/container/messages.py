@@ -36,5 +36,10 @@ class CopiesPush(Push):
 
 @dataclass(frozen=True)
 class CopyPart(Tagged):
-    slice: int
-    header: Header
+    """Whose rows these are, one slice after the other; of each how many, what they are, and how many tables its copy
+    has: those that are as they were do not come."""
+
+    slices: tuple[int, ...]
+    rows: tuple[int, ...]
+    tables: tuple[int, ...]
+    headers: tuple[Header, ...]

@@ -43,15 +43,26 @@ class HostedStage:
         self, state: SliceState, prepare: Prepare, parts: Inputs | None, peers: Mapping[str, SliceState]
     ) -> None:
         """Bring a slice to the epoch of ``prepare``, with its rows of every input."""
+        if not parts and self.still(prepare):
+            state.pass_over(prepare.fence.epoch)
+            return
         rows = [self._joined(part) for part in parts or [[] for _ in self.plan.inputs]]
         name = self.plan.name
-        time = EpochTime(
-            prepare.watermark_before.get(name, NEVER), prepare.watermark_after.get(name, NEVER), 1000 * prepare.clock
-        )
+        time = EpochTime(*self._watermarks(prepare), 1000 * prepare.clock)
         try:
             state.apply(prepare.fence.epoch, *rows, time=time, peers=peers)
         except FunctionError as error:  # an operator does not know its stage
             raise FunctionError(f"Stage '{name}': {error.what}", safe=error.safe, todo=error.todo) from error
+
+    def still(self, prepare: Prepare) -> bool:
+        """Whether nothing happens to a slice that has no rows: time moves on for none of them. That is so by the log
+        alone, so every copy of a slice passes over the same epochs."""
+        before, after = self._watermarks(prepare)
+        return before == after and not self.operator.clocked
+
+    def _watermarks(self, prepare: Prepare) -> tuple[int, int]:
+        name = self.plan.name
+        return prepare.watermark_before.get(name, NEVER), prepare.watermark_after.get(name, NEVER)
 
     def _joined(self, part: list[Rows] | Pieces) -> Rows | Pieces | None:
         if isinstance(part, Pieces):

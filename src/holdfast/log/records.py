@@ -94,6 +94,12 @@ class SegmentRef:
     inline: int | None = None
     input_rows: int = 0  # before pre-aggregation
     partial: tuple[int, ...] = ()  # the inputs that are pre-aggregated
+    inputs: tuple[int, ...] | None = None  # those that it has rows of; None, as in stores of before: ask it
+
+
+def _segment_from(said: dict[str, Any]) -> SegmentRef:
+    inputs = said.get("inputs")
+    return SegmentRef(**(said | {"partial": tuple(said["partial"]), "inputs": inputs and tuple(inputs)}))
 
 
 @dataclass(frozen=True)
@@ -158,7 +164,7 @@ class Prepare:
         said.setdefault("graph", UNNAMED)
         said["fence"] = Fence(**said["fence"])
         said["ranges"] = _ranges_from(said)
-        said["segments"] = tuple(SegmentRef(**(ref | {"partial": tuple(ref["partial"])})) for ref in said["segments"])
+        said["segments"] = tuple(_segment_from(ref) for ref in said["segments"])
         if spark := said.get("spark"):
             said["spark"] = Carried(**(spark | {"names": tuple(spark["names"])}))
         return cls(**said, attachments=attachments)

@@ -107,6 +107,11 @@ class SegmentWriter:
         self._entries: list[npt.NDArray[np.void]] = []
 
     @property
+    def inputs(self) -> tuple[int, ...]:
+        """Those that have rows in it."""
+        return tuple(self._schemas)
+
+    @property
     def nbytes(self) -> int:
         """Bytes so far; of the whole file, once closed."""
         return self._frames.nbytes

@@ -218,7 +218,7 @@ def _send_slice(ringed: RingedJob, walk: Walk, placed: Placed, senders: Mapping[
     for base in sorted(set(placed.bases.values()) - {Version(walk.epoch)}, key=str):
         numbers: Counter[tuple[PieceName, str]] = Counter()
         to = {piece: [name for name in placed.holders[piece] if placed.bases[piece, name] == base] for piece in pieces}
-        for table, header, part in walk.parts(placed.slice, base.epoch if base else 0):
+        for table, _, header, part in walk.parts(placed.slice, base.epoch if base else 0, every=True):
             rows = dict(cut(part, bounds))
             for place, piece in enumerate(pieces):
                 mine = rows.get(place)

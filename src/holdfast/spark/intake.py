@@ -154,6 +154,7 @@ class IntakeTask:
             self._attempt,
             input_rows=self._input_rows,
             partial=tuple(self._number(at) for at in intake.partial),
+            inputs=writer.inputs,
         )
         return Tag(segment, rows, self._times, self._dropped, self._came)
 

@@ -42,6 +42,8 @@ class SliceState(Protocol):
     """Apply, undo, delta, load, read, size."""
 
     epoch: int
+    touched: int
+    """The last epoch that may have changed something: no delta after it has any rows."""
 
     def apply(
         self,
@@ -56,6 +58,10 @@ class SliceState(Protocol):
 
         ``peers`` are the same slice of stages that this one looks into, which have applied the epoch already.
         """
+
+    def pass_over(self, epoch: int) -> None:
+        """Bring the slice to ``epoch``, in which nothing happened to it: it is as if that had been applied without
+        rows, at no cost. Dead rows are left behind by the next epoch that is applied."""
 
     def undo(self) -> None:
         """Take the last epoch back."""

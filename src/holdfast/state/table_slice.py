@@ -34,9 +34,15 @@ class TableSlice:
         self.epoch = 0
         self._operator = operator
         self._tables = [Table(layout) for layout in operator.layouts]
-        # One entry for each epoch up to the present one, oldest first: an undo set a table, and what was put out.
+        # Of the epochs after ``_since`` in which something happened, oldest first: an undo set a table, and what was
+        # put out. Others have none.
         self._undo: list[list[UndoSet]] = []
         self._emitted: list[Emitted] = []
+        self._since = 0
+        """The oldest epoch that it can be taken back to, or read as of."""
+        self.touched = 0
+        """The last epoch that may have changed something."""
+        self._living: int | None = None  # rows of the first table, once somebody has asked
 
     # -- apply and undo
 
@@ -54,7 +60,8 @@ class TableSlice:
         work = Work(epoch, time, self._tables, sets, peers)
         self._undo.append(sets)
         self._emitted.append(work.emitted)
-        self.epoch = epoch
+        self.epoch, before, self.touched = epoch, self.touched, epoch
+        self._living = None
         try:
             whole = [one for one in inputs if one is None or isinstance(one, Rows)]
             if len(whole) == len(inputs):
@@ -63,7 +70,12 @@ class TableSlice:
                 self._apply_pieces(work, *inputs)
         except BaseException:
             self.undo()
+            self.touched = before
             raise
+
+    def pass_over(self, epoch: int) -> None:
+        invariant(epoch == self.epoch + 1, f"epoch {epoch} cannot follow {self.epoch}")
+        self.epoch = epoch
 
     def _apply_pieces(self, work: Work, *inputs: Rows | Iterable[Rows] | None) -> None:
         (pieces,) = inputs
@@ -76,20 +88,28 @@ class TableSlice:
         operator.settle(work)
 
     def undo(self) -> None:
-        if not self._undo:
+        if self.epoch <= self._since:
             raise EpochGone(
                 f"epoch {self.epoch} can no longer be undone.",
                 safe="the slice is unchanged.",
                 todo="recover the slice from a copy and the log.",
             )
-        self._emitted.pop()
-        self._tables = [undo.restore(table) for undo, table in zip(self._undo.pop(), self._tables, strict=True)]
+        self._living = None
+        if self._last is not None:
+            self._emitted.pop()
+            self._tables = [undo.restore(table) for undo, table in zip(self._undo.pop(), self._tables, strict=True)]
         self.epoch -= 1
 
     def release(self, epoch: int) -> None:
-        kept = max(0, min(len(self._undo), self.epoch - epoch))
-        self._undo = self._undo[len(self._undo) - kept :]
-        self._emitted = self._emitted[len(self._emitted) - kept :]
+        self._since = max(self._since, min(epoch, self.epoch))
+        released = sum(sets[0].epoch <= self._since for sets in self._undo)
+        if released:
+            self._undo, self._emitted = self._undo[released:], self._emitted[released:]
+
+    @property
+    def _last(self) -> list[UndoSet] | None:
+        """What takes the present epoch back, if anything happened in it."""
+        return self._undo[-1] if self._undo and self._undo[-1][0].epoch == self.epoch else None
 
     def _purge(self, at: int, epoch: int) -> Table | None:
         """Leave dead rows behind when they are the majority; the table before, if that happened.
@@ -149,14 +169,15 @@ class TableSlice:
     def activate(self, loaded: Sequence[copies.Loader]) -> None:
         (epoch,) = {loader.epoch for loader in loaded}
         self._tables, self._undo, self._emitted = [loader.finish() for loader in loaded], [], []
-        self.epoch = epoch
+        self.epoch = self._since = self.touched = epoch
+        self._living = None
 
     def demote(self) -> list[copies.Loader]:
         layouts = self._operator.layouts
         loaded = [copies.Loader(layout, table, self.epoch) for layout, table in zip(layouts, self._tables, strict=True)]
         # Whoever still has this object finds no epoch in it.
         self._tables, self._undo, self._emitted = [Table(layout) for layout in layouts], [], []
-        self.epoch = -1
+        self.epoch = self._since = -1
         return loaded
 
     # -- reads
@@ -191,13 +212,12 @@ class TableSlice:
         return self._changelog(snapshot, epoch)
 
     def _emission(self, epoch: int, mode: Mode, port: str) -> pa.RecordBatch:
-        at = len(self._emitted) - 1 - (self.epoch - epoch)
-        if epoch > self.epoch or at < 0:
-            # Before its first epoch a slice has put out nothing; a released one is gone.
-            if epoch == self.epoch == 0:
-                return self._signed(self._operator.empty(port), np.empty(0, np.int8), mode)
+        # Before its first epoch a slice has put out nothing; a released one is gone.
+        if (epoch > self.epoch or epoch <= self._since) and not epoch == self.epoch == 0:
             raise self._gone(epoch)
-        emitted, batches, signs = self._emitted[at], [], []
+        at = next((at for at, sets in enumerate(self._undo) if sets[0].epoch == epoch), None)
+        emitted: Emitted = Emitted() if at is None else self._emitted[at]
+        batches, signs = [], []
         for batch, sign in zip(emitted.batches.get(port, ()), emitted.signs.get(port, ()), strict=True):
             if isinstance(batch, pa.RecordBatch) or mode == "changelog":
                 batches.append(batch.made() if isinstance(batch, TakenBack) else batch)
@@ -215,17 +235,20 @@ class TableSlice:
 
     @property
     def rows(self) -> int:
-        table = self._tables[0]
-        alive = table.layout.alive
-        return table.rows if alive is None else int(np.count_nonzero(table.columns[alive][: table.rows]))
+        if self._living is None:
+            table = self._tables[0]
+            alive = table.layout.alive
+            dead = 0 if alive is None else table.rows - int(np.count_nonzero(table.columns[alive][: table.rows]))
+            self._living = table.rows - dead
+        return self._living
 
     @property
     def changed(self) -> int:
-        if not self._undo:
+        if self._last is None:
             return 0
         if self._operator.emits:
             return self._emitted[-1].rows
-        last = self._undo[-1][0]
+        last = self._last[0]
         return len(last.slots) + self._tables[0].rows - last.rows
 
     @property
@@ -238,7 +261,7 @@ class TableSlice:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        return self._emitted[-1].counts if self._emitted else {}
+        return self._emitted[-1].counts if self._last is not None else {}
 
     @property
     def nbytes(self) -> int:
@@ -252,14 +275,14 @@ class TableSlice:
     def _as_of(self, epoch: int, table: int = 0) -> Snapshot:
         if epoch == self.epoch:
             return Snapshot.of(self._tables[table])
-        later = [sets[table] for sets in reversed(self._undo) if sets[table].epoch > epoch]
-        if epoch > self.epoch or len(later) != self.epoch - epoch:
+        if not self._since <= epoch <= self.epoch:
             raise self._gone(epoch)
+        later = [sets[table] for sets in reversed(self._undo) if sets[table].epoch > epoch]
         return Snapshot.before(self._tables[table], later)
 
     def _gone(self, epoch: int) -> EpochGone:
         return EpochGone(
-            f"epoch {epoch} is not held, only {self.epoch - len(self._undo)} to {self.epoch}.",
+            f"epoch {epoch} is not held, only {self._since} to {self.epoch}.",
             safe="the state itself is complete.",
             todo="read again at the latest committed epoch.",
         )
@@ -270,9 +293,11 @@ class TableSlice:
 
     def _changelog(self, snapshot: Snapshot, epoch: int) -> pa.RecordBatch:
         """Per changed key the old row with -1, then the new one with +1, in slot order."""
+        if epoch <= self._since:
+            raise self._gone(epoch - 1)
         undo = next((sets[0] for sets in self._undo if sets[0].epoch == epoch), None)
         if undo is None:
-            raise self._gone(epoch - 1)
+            return self._signed(self._operator.empty(MAIN), np.empty(0, np.int8), "changelog")
         rows, sign = changelog(
             self._operator, snapshot.table, (undo.slots, undo.columns), snapshot.changed(epoch - 1), snapshot.columns
         )
