@@ -32,6 +32,15 @@ def test_small_ones_go_through_the_driver() -> None:
     assert not sizes.small("s", "all", sizing.SMALL_BYTES // 100)
 
 
+def test_large_outputs_are_fetched_by_several_tasks() -> None:
+    sizes = Sizes(1)
+    sizes.applied("a", 1, {"s": StageFigures(changed=0, rows=10)})
+    assert sizes.tasks("s", "changed", 100, 8) == 1
+    assert sizes.tasks("s", "all", sizing.TASK_BYTES // 10, 8) == 1
+    assert sizes.tasks("s", "all", sizing.TASK_BYTES // 10 + 1, 8) == 2
+    assert sizes.tasks("s", "all", sizing.TASK_BYTES, 8) == 8
+
+
 def test_the_oldest_open_session_is_of_this_epoch_and_of_all_slices() -> None:
     sizes = Sizes(2)
     sizes.applied("a", 1, {"s": StageFigures(0, 0, oldest={0: 30})})

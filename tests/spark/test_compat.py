@@ -45,9 +45,27 @@ NAMED: dict[str, tuple[str, ...]] = {
         *("children()", "collectLeaves()", "isStreaming()", "nodeName()", "output()", "withNewChildren(Seq)"),
     ),
     f"{SPARK}.sql.catalyst.plans.logical.Project": ("child()", "projectList()"),
-    f"{SPARK}.sql.catalyst.expressions.Alias": ("child()", "name()", "nodeName()"),
+    f"{SPARK}.sql.catalyst.plans.logical.Filter": ("child()", "condition()"),
+    f"{SPARK}.sql.catalyst.expressions.Alias": (
+        *("child()", "name()", "nodeName()", "toAttribute()", "Alias(Expression,String,ExprId,Seq,Option,Seq)"),
+    ),
+    f"{SPARK}.sql.catalyst.expressions.And": ("And(Expression,Expression)",),
+    f"{SPARK}.sql.catalyst.expressions.Coalesce": ("Coalesce(Seq)",),
+    f"{SPARK}.sql.catalyst.expressions.If": ("If(Expression,Expression,Expression)",),
+    f"{SPARK}.sql.catalyst.expressions.Literal": ("create(Object,DataType)",),
+    f"{SPARK}.sql.catalyst.expressions.NamedExpression": ("newExprId()",),
+    f"{SPARK}.sql.catalyst.optimizer.CollapseProject$": (
+        "replaceAlias(Expression,AttributeMap)",  # and getAliasMap, of a Seq or an Iterable: test_one_pass calls it
+    ),
+    f"{SPARK}.sql.catalyst.trees.TreePattern": ("PYTHON_UDF()", "PLAN_EXPRESSION()"),
+    f"{SPARK}.sql.classic.ExpressionUtils": ("column(Expression)",),
+    f"{SPARK}.sql.types.DataTypes": ("createStructType(List)",),
     f"{SPARK}.sql.catalyst.expressions.AttributeReference": ("exprId()", "name()", "nodeName()"),
     f"{SPARK}.sql.catalyst.expressions.ExprId": ("id()",),
+    f"{SPARK}.sql.catalyst.expressions.Expression": (
+        *("containsPattern(Value)", "dataType()", "deterministic()", "nodeName()", "references()"),
+        *("semanticEquals(Expression)", "semanticHash()", "withNewChildren(Seq)"),
+    ),
     f"{SPARK}.sql.execution.QueryExecution": (
         *("analyzed()", "optimizedPlan()", "observedMetrics()"),
         "createSparkPlan(SparkPlanner,LogicalPlan)",

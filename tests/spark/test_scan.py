@@ -78,7 +78,7 @@ def test_parts_are_ranges_of_slices_whoever_owns_them() -> None:
     one, other = Address("a", "grpc://127.0.0.1:1"), Address("b", "grpc://127.0.0.1:2")
     before = ((one, (0, 1, 2, 3, 4)), (other, (5, 6, 7)))
     after = ((one, (0, 2, 7)), (other, (1, 3, 4, 5, 6)))
-    for parts, ranges in ((1, [range(4), range(4, 8)]), (3, [range(3), range(3, 6), range(6, 8)])):
+    for parts, ranges in ((1, [range(8)]), (None, [range(4), range(4, 8)]), (3, [range(3), range(3, 6), range(6, 8)])):
         for groups in (before, after):
             found = in_ranges(groups, parts)
             assert [sorted(number for _, slices in part for number in slices) for part in found] == [*map(list, ranges)]

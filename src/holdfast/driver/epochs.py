@@ -198,9 +198,16 @@ class EpochJobs:
         self.seconds[f"sink {sink.name}"] = time.perf_counter() - began
 
     def beside(self, run: Callable[P, None]) -> Callable[P, None]:
-        """To be run in another thread as it would be in this one: as a job of the query, which ends with it."""
+        """To be run in another thread as it would be in this one: as a job of the query, which ends with it, and with
+        an active session, which Spark's writers and users' functions look for."""
         inheriting: Callable[[Callable[P, None]], Callable[P, None]] = inheritable_thread_target(self.plan.spark)
-        return inheriting(run)
+
+        def active(*args: P.args, **kwargs: P.kwargs) -> None:
+            session = self.session._jsparkSession
+            session.setActiveSession(session)
+            run(*args, **kwargs)
+
+        return inheriting(active)
 
     @contextlib.contextmanager
     def cancellable(self, job: do.Instruction) -> Iterator[None]:
@@ -220,7 +227,7 @@ class EpochJobs:
         """What Spark knows a job of ours by, in an application that may run many."""
         return f"holdfast-{self.job}-{job.id}"
 
-    def scan(self, stage: str, epoch: int, mode: Mode, port: str = MAIN, parts: int = 1) -> Scan:
+    def scan(self, stage: str, epoch: int, mode: Mode, port: str = MAIN, parts: int | None = None) -> Scan:
         level = self.plan.stage(stage).plan.level
         ranges = in_ranges(self.routes.groups(), parts)
         return Scan(self.master, self.token, self.job, self.incarnation, stage, level, epoch, mode, ranges, port)
@@ -238,8 +245,9 @@ class EpochJobs:
         return frame_of(session, pa.concat_tables(tables), schema) if tables else session.createDataFrame([], schema)
 
     def _scan(self, output: Output, epoch: int, mode: Mode) -> DataFrame:
-        parallelism = self.session.sparkContext.defaultParallelism
-        scan = self.scan(output.stage.name, epoch, mode, output.port, parallelism)
+        stage, width = output.stage.name, _width(self._schema(output, mode))
+        tasks = self.sizes.tasks(stage, mode, width, self.session.sparkContext.defaultParallelism)
+        scan = self.scan(stage, epoch, mode, output.port, tasks)
         parts = len(scan.parts)
         rows = self.session.range(0, parts, 1, parts)
         return rows.mapInArrow(lambda batches: scan(batches), self._schema(output, mode))

@@ -2,11 +2,7 @@
 
 Three kinds of threads. One dispatcher owns the machine: it takes events off a queue, in order, and hands out what the
 machine asks for. A pool does what waits on containers and the store. And Spark's own jobs run in the thread in which
-Spark called ``foreachBatch``, because that thread carries the query's session and job group; the sinks of a job that
-has several in threads beside it, which get the same properties. That thread does not return to Spark before all of
-these are done. A job whose answer the machine does not await any more is cancelled by its tag, again with every event
-and tick of the clock until its thread has left it: cancelling reaches only what runs at that moment, and a sink may be
-between two jobs.
+Spark called ``foreachBatch``, or beside it (``spark_jobs``).
 
 Who carries an instruction out is found by its type, in three tables: ``containers``, ``store`` and ``epochs`` (Spark).
 """
@@ -19,7 +15,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
@@ -32,20 +27,20 @@ from holdfast.driver.epochs import EpochJobs
 from holdfast.driver.history import EpochFigures
 from holdfast.driver.row_times import RowTimes
 from holdfast.driver.sizes import Sizes
+from holdfast.driver.spark_jobs import SparkJobs
 from holdfast.driver.store import StoreHandlers
 from holdfast.driver.story import bug
 from holdfast.driver.upkeep import Upkeep
 from holdfast.driver.watermarks import Timekeeper
 from holdfast.errors import FencedError, FunctionError, HoldfastError
 from holdfast.interpreter import leaving, until_exit
-from holdfast.invariants import Impossible, some
+from holdfast.invariants import some
 from holdfast.launch.fleet import Fleet
 from holdfast.log.records import Batch
 from holdfast.master import events as ev
 from holdfast.master import instructions as do
 from holdfast.master.feed import BatchOffered, FailBatch, FinishBatch, RefuseBatch
 from holdfast.master.machine import Master
-from holdfast.spark.quiet import quiet
 from holdfast.wire.causes import named
 from holdfast.wire.client import Unreachable
 from holdfast.wire.handlers import Table
@@ -101,15 +96,13 @@ class Shell:
         self._containers = ContainerHandlers(brain, fleet, store, sizes, counts)
         self._upkeep = Upkeep(brain, fleet, store)
         self._table = Table(self._containers, store)
-        self._spark_table = Table(jobs)
+        self._spark_jobs = SparkJobs(brain, jobs, store, self._upkeep, sinks_at_once)
         self._row_times = RowTimes(jobs.plan.time_columns)
         self._spark: queue.SimpleQueue[do.Instruction] = queue.SimpleQueue()
         self._gate = threading.Lock()  # held while an epoch runs, and by whoever stops the run
         self._stopping = False
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="holdfast-shell")
         self._behind = ThreadPoolExecutor(32, thread_name_prefix="holdfast-behind")  # what no epoch waits for
-        side_by_side = sinks_at_once > 1 and len(jobs.plan.sinks) > 1
-        self._sinks = ThreadPoolExecutor(sinks_at_once, thread_name_prefix="holdfast-sink") if side_by_side else None
         self._dispatcher = threading.Thread(target=self._dispatch, daemon=True, name="holdfast-master")
         self._clock = threading.Thread(target=until_exit(self._keep_time), daemon=True, name="holdfast-clock")
         self._ticker = threading.Thread(target=until_exit(self._keep_ticking), daemon=True, name="holdfast-ticks")
@@ -174,13 +167,10 @@ class Shell:
 
     def _epoch(self, frame: DataFrame | None, batch: Batch) -> RefuseBatch | None:
         """Offer a batch, or a tick, and run its jobs of Spark until it is committed."""
-        beside: list[Future[None]] = []
-        try:
-            return self._run_epoch(frame, batch, beside)
-        finally:
-            futures.wait(beside)  # whatever comes next, for Spark or for us, is not to meet a sink of this one
+        with self._spark_jobs.ended():
+            return self._run_epoch(frame, batch)
 
-    def _run_epoch(self, frame: DataFrame | None, batch: Batch, beside: list[Future[None]]) -> RefuseBatch | None:
+    def _run_epoch(self, frame: DataFrame | None, batch: Batch) -> RefuseBatch | None:
         began = time.perf_counter()
         self.tell(BatchOffered(batch))
         while True:
@@ -201,10 +191,8 @@ class Shell:
                     return instruction
                 case do.Stop():
                     raise self._failed_with(some(self.error, "stopped without an error"))
-                case do.RunSink() if self._sinks is not None:
-                    beside.append(self._sinks.submit(self._jobs.beside(self._run_job), frame, instruction))
                 case _:
-                    self._run_job(frame, instruction)
+                    self._spark_jobs.run(frame, instruction)
 
     def _keep_ticking(self) -> None:
         """Run an epoch without rows when a timer or the end of a window in processing time asks for one."""
@@ -256,9 +244,9 @@ class Shell:
         for thread in (self._dispatcher, self._clock, self._ticker):
             if thread.is_alive():
                 thread.join(10)
-        for pool in (self._pool, self._behind, self._sinks):
-            if pool is not None:
-                pool.shutdown(wait=True, cancel_futures=True)
+        for pool in (self._pool, self._behind):
+            pool.shutdown(wait=True, cancel_futures=True)
+        self._spark_jobs.close()
 
     @contextlib.contextmanager
     def between_epochs(self) -> Iterator[None]:
@@ -380,40 +368,3 @@ class Shell:
         self.due = self._sizes.over()
         for warning in self._row_times.epoch(self._counting.committed(epoch)):
             self.history.note("warning", warning)
-
-    # --- in Spark's thread --------------------------------------------------------------------------------
-
-    def _run_job(self, frame: DataFrame | None, instruction: do.Instruction) -> None:
-        brain, thread = self._brain, threading.get_ident()
-        with brain.changed:
-            brain.running[thread] = instruction
-            if brain.given_up():  # before it began
-                del brain.running[thread]
-                return
-        answer: ev.Event | None
-        try:
-            with self._jobs.cancellable(instruction), quiet():
-                answer = self._result_of(frame, instruction)
-        except Exception as error:
-            answer = ev.Failed(instruction.id, self._jobs.cause(error, instruction))
-        with brain.changed:
-            if brain.given_up():
-                answer = None  # it was cancelled, or might as well have been
-            del brain.running[thread]
-        if isinstance(answer, ev.Failed):
-            self.history.failed(type(instruction).__name__, answer.error)
-        if answer is not None:
-            self.tell(answer)
-
-    def _result_of(self, frame: DataFrame | None, instruction: do.Instruction) -> ev.Event | None:
-        """None if a successor has the job by now."""
-        if isinstance(instruction, do.RunSink):
-            # Marked first, then looked: a successor owns first and reads marks then, so one of us sees the other.
-            self._store.before_sinks(instruction.fence.epoch)
-        if instruction.looks and not self._upkeep.still_ours():
-            return None
-        found = self._spark_table.find(type(instruction))
-        if found is None:
-            raise Impossible(f"not a job of Spark's: {instruction}")
-        answer: ev.Event = found.run(frame, instruction)
-        return answer

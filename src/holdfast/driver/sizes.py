@@ -12,6 +12,9 @@ from holdfast.wire.messages import Mode, StageFigures
 SMALL_BYTES = 1 << 20
 """No larger an output goes through the driver: a job whose tasks ask the containers takes longer to start."""
 
+TASK_BYTES = 4 << 20
+"""About as much as one task fetches."""
+
 
 class Sizes:
     def __init__(self, slices: int) -> None:
@@ -41,6 +44,10 @@ class Sizes:
     def small(self, stage: str, mode: Mode, width: int) -> bool:
         """Whether an output, of so many bytes a row, goes through the driver."""
         return self.of(stage, mode) * width <= SMALL_BYTES
+
+    def tasks(self, stage: str, mode: Mode, width: int, most: int) -> int:
+        """How many tasks fetch an output: each of them costs more to start than a little more to read."""
+        return max(1, min(most, -(-self.of(stage, mode) * width // TASK_BYTES)))
 
     def opened(self, stage: str, epoch: int) -> int | None:
         """Since when the oldest session of a stage below is open. All slices have applied their level of the epoch by

@@ -8,8 +8,8 @@ import secrets
 import socket
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql import SparkSession
@@ -20,7 +20,8 @@ from holdfast.driver.brain import Brain
 from holdfast.driver.counts import Counts
 from holdfast.driver.endpoint import Desk, Questions
 from holdfast.driver.epochs import EpochJobs, sink_is_gone
-from holdfast.driver.history import History, RunEvent
+from holdfast.driver.former_places import laid_out
+from holdfast.driver.history import History
 from holdfast.driver.live_job import SECTION, LiveJob
 from holdfast.driver.loop import Shell
 from holdfast.driver.options import Options
@@ -38,7 +39,6 @@ from holdfast.log.store import Store
 from holdfast.master import events as ev
 from holdfast.master.autoscale import PerExecutor
 from holdfast.master.balance import slices_auto
-from holdfast.plan.fingerprint import Fingerprint
 from holdfast.plan.former import refuse_readers
 from holdfast.plan.graph import outputs
 from holdfast.recovery.policies import Auto, FromStore, Line, Star, Tree
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from holdfast.spark.stream import JobPlan
 
 READY_SECONDS = 180.0
-LOOK_SECONDS = 1.0
 
 
 class Job(Protocol):
@@ -92,7 +91,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
     if not store.is_local:
         store = Store(job.store, creator=hadoop_creator(spark, job.store))
     store.probe()
-    plan, told = _laid_out(job, plan, Ledger(store, SECTION), options)
+    plan, told = laid_out(plan, Ledger(store, SECTION), lambda former: start(job, former, options))
     ledger = Ledger(store, SECTION)
     slices = _slices(job, ledger, options)
     plan = plan.sized(slices)
@@ -177,40 +176,6 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
         _begin(run, found, options)
         opened.pop_all()
     return run
-
-
-def _laid_out(job: Job, plan: JobPlan, ledger: Ledger, options: Options) -> tuple[JobPlan, Sequence[RunEvent]]:
-    """The plan with sources at places that Spark's checkpoint of this store has, or can be given.
-
-    Stores of before have one for each reader of a source. An epoch that was prepared then is finished by readers as
-    they were, and Spark's checkpoint moves to the new places afterwards; where it cannot, they stay. With the plan
-    comes what there is to be told of that.
-    """
-    file, graph = ledger.find_job(), ledger.graph()
-    known = Fingerprint.from_dict(graph.graph if graph else file.graph if file else {}).sources
-    former = replace(plan, apart=True)
-    asked, before = plan.fingerprint(), former.fingerprint()
-    if known == asked.sources or known != before.sources:
-        return plan, ()
-    if before.shared:
-        return former, ()
-    commit, prepared = ledger.last_committed(), ledger.last_prepared()
-    committed = commit.fence.epoch if commit else 0
-    if prepared is not None and prepared[0] > committed:
-        return plan, _finish(start(job, former, options), committed + 1)
-    return plan, ()
-
-
-def _finish(run: LiveJob, epoch: int) -> Sequence[RunEvent]:
-    """Commit it, and end the run: what it had to tell of the store."""
-    try:
-        while not run.shell.wait_for(lambda: run.shell.machine.committed >= epoch, LOOK_SECONDS):
-            if run.await_termination(0):
-                break
-        run.raise_error()
-    finally:
-        run.stop(READY_SECONDS)
-    return [event for event in run.shell.history.events if event.kind in ("changed", "mended", "warning")]
 
 
 def _slices(job: Job, ledger: Ledger, options: Options) -> int:

@@ -23,8 +23,6 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from holdfast.plan.passes import WORD, Share, mask_of, word_of
 from holdfast.spark.observing import Look, largest, observe
 
-_CATALYST = "org.apache.spark.sql.catalyst"
-_TYPES = "org.apache.spark.sql.types.DataTypes"
 Expr = Any
 """An expression of Spark's, resolved."""
 
@@ -44,20 +42,17 @@ class _Catalyst:
     def __init__(self, spark: SparkSession) -> None:
         gateway: Any = spark.sparkContext._gateway
         self._client = gateway._gateway_client
-        self._collapse = getattr(self._class("optimizer.CollapseProject$"), "MODULE$")
-        self._options = getattr(JavaClass("scala.None$", self._client), "MODULE$")
-        self._to_seq = JavaClass("org.apache.spark.api.python.PythonUtils", self._client).toSeq
-        self._column = JavaClass("org.apache.spark.sql.classic.ExpressionUtils", self._client).column
-        patterns = self._class("trees.TreePattern")
+        self._collapse = getattr(self._class("org.apache.spark.sql.catalyst.optimizer.CollapseProject$"), "MODULE$")
+        self._literals = self._class("org.apache.spark.sql.catalyst.expressions.Literal")
+        self._false = self._literals.create(False, self._class("org.apache.spark.sql.types.DataTypes").BooleanType)
+        patterns = self._class("org.apache.spark.sql.catalyst.trees.TreePattern")
         self._foreign = [patterns.PYTHON_UDF(), patterns.PLAN_EXPRESSION()]
-        self._literals = self._class("expressions.Literal")
-        self._false = self._literals.create(False, JavaClass(_TYPES, self._client).BooleanType)
 
     def _class(self, name: str) -> Any:
-        return JavaClass(f"{_CATALYST}.{name}", self._client)
+        return JavaClass(name, self._client)
 
     def _seq(self, *items: Any) -> Any:
-        return self._to_seq(list(items))
+        return self._class("org.apache.spark.api.python.PythonUtils").toSeq(list(items))
 
     def guardable(self, expression: Expr) -> bool:
         """Whether it gives the same however often it is computed, and is not computed where a condition forbids it."""
@@ -71,24 +66,29 @@ class _Catalyst:
 
     def true(self, condition: Expr) -> Expr:
         """False where it is null."""
-        return self._class("expressions.Coalesce")(self._seq(condition, self._false))
+        return self._class("org.apache.spark.sql.catalyst.expressions.Coalesce")(self._seq(condition, self._false))
 
     def both(self, one: Expr, other: Expr) -> Expr:
         """The other is not even looked at where the one is false."""
-        return self._class("expressions.And")(one, other)
+        return self._class("org.apache.spark.sql.catalyst.expressions.And")(one, other)
 
     def where(self, condition: Expr, value: Expr) -> Expr:
-        return self._class("expressions.If")(condition, value, self._literals.create(None, value.dataType()))
+        nothing = self._literals.create(None, value.dataType())
+        return self._class("org.apache.spark.sql.catalyst.expressions.If")(condition, value, nothing)
 
     def alias(self, value: Expr, name: str) -> Expr:
-        number = self._class("expressions.NamedExpression").newExprId()
-        return self._class("expressions.Alias")(value, name, number, self._seq(), self._options, self._seq())
+        number = self._class("org.apache.spark.sql.catalyst.expressions.NamedExpression").newExprId()
+        nothing, made = (
+            self._class("scala.Option").empty(),
+            self._class("org.apache.spark.sql.catalyst.expressions.Alias"),
+        )
+        return made(value, name, number, self._seq(), nothing, self._seq())
 
     def with_child(self, alias: Expr, child: Expr) -> Expr:
         return alias.withNewChildren(self._seq(child))
 
     def column(self, expression: Expr) -> Column:
-        return Column(self._column(expression))
+        return Column(self._class("org.apache.spark.sql.classic.ExpressionUtils").column(expression))
 
 
 @dataclass(frozen=True)

@@ -136,10 +136,10 @@ def group_by_owner(slices: Iterable[int], owner: Callable[[int], Owner]) -> dict
     return {one: tuple(numbers) for one, numbers in grouped.items()}
 
 
-def in_ranges(groups: Groups, parts: int = 1) -> tuple[Groups, ...]:
-    """All slices, in about so many ranges of neighbours, and in no fewer than there are containers."""
+def in_ranges(groups: Groups, parts: int | None = None) -> tuple[Groups, ...]:
+    """All slices, in about so many ranges of neighbours; if nobody says so, in as many as there are containers."""
     owners = {number: address for address, slices in groups for number in slices}
-    size = max(1, -(-len(owners) // max(parts, len(groups), 1)))
+    size = max(1, -(-len(owners) // max(len(groups) if parts is None else parts, 1)))
     numbers = sorted(owners)
     ranges = (numbers[at : at + size] for at in range(0, len(numbers), size))
     return tuple(tuple(group_by_owner(some, owners.__getitem__).items()) for some in ranges)

@@ -258,8 +258,6 @@ class ForEachBatchSink:
         self._job = job
 
     def write(self, df: DataFrame, epoch: int, counter: int) -> None:
-        spark = df.sparkSession  # a user's function finds it as it would in foreachBatch, whichever thread this is
-        spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
         self._function(df, Epoch(epoch, self._job, self.name))
 
     def close(self) -> None:
