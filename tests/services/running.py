@@ -22,8 +22,8 @@ SECONDS = 90.0
 
 
 @contextlib.contextmanager
-def kafka() -> Iterator[str]:
-    """A broker that is its own controller; its address."""
+def kafka(partitions: int = 1) -> Iterator[str]:
+    """A broker that is its own controller, with so many partitions in a new topic; its address."""
     broker, controller = free_port(), free_port()
     java = Path(os.environ["JAVA_HOME"], "bin", "java") if "JAVA_HOME" in os.environ else Path("java")
     command = [str(java), "-Xmx384m", "-XX:TieredStopAtLevel=1", "-cp", os.pathsep.join(map(str, jars("broker")))]
@@ -35,7 +35,7 @@ def kafka() -> Iterator[str]:
             f"listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}\n"
             f"advertised.listeners=PLAINTEXT://127.0.0.1:{broker}\nlog.dirs={folder}/log\n"
             "offsets.topic.replication.factor=1\ntransaction.state.log.replication.factor=1\n"
-            "transaction.state.log.min.isr=1\nnum.partitions=1\ngroup.initial.rebalance.delay.ms=0\n"
+            f"transaction.state.log.min.isr=1\nnum.partitions={partitions}\ngroup.initial.rebalance.delay.ms=0\n"
         )
         identity = uuid.uuid4().hex[:22]
         formatted = [*command, "kafka.tools.StorageTool", "format", "-t", identity, "-c", str(settings)]

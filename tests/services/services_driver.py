@@ -83,11 +83,11 @@ def main() -> None:
     if bare := config.get("bare"):
         job, _ = draw({**config, "dbtable": bare, "first": "table"}, spark, broker)
         try:
-            job.start(slices=8, trigger={"availableNow": True})
+            job.start(sinks_at_once=1, slices=8, trigger={"availableNow": True})
         except hf.PlanError as refused:
             Path("refused").write_text(str(refused))
     job, counts = draw(config, spark, broker)
-    with job.start(containers=1, slices=8, trigger={"availableNow": True}) as run:
+    with job.start(sinks_at_once=1, containers=1, slices=8, trigger={"availableNow": True}) as run:
         run.await_termination()
         rows = run.state(counts).to_arrow().to_pylist()
     out = spark.read.format("kafka").options(**broker, subscribe="out", includeHeaders="true").load()

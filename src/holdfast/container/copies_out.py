@@ -137,10 +137,10 @@ class Waiting:
         self.parts: list[pa.RecordBatch] = []
         self.nbytes = 0
 
-    def add(self, number: int, tables: int, header: copies.Header, part: pa.RecordBatch) -> None:
+    def add(self, number: int, tables: int, header: copies.Header, part: pa.RecordBatch, nbytes: int) -> None:
         self.about.append((number, part.num_rows, tables, header))
         self.parts.append(part.replace_schema_metadata(None))
-        self.nbytes += part.nbytes
+        self.nbytes += nbytes
 
 
 class PeerSender(threading.Thread):
@@ -197,13 +197,14 @@ class PeerSender(threading.Thread):
                 continue  # it has this version, or a newer one
             with suppress(EpochGone):  # the slice has moved on, or the pin cost too much: the others may still be here
                 for table, tables, header, part in self._walk.parts(number, max(base, 0)):
+                    nbytes = part.nbytes  # which is not for nothing
                     for bucket in (self._bucket, self._walk.job.upload):
-                        bucket.take(part.nbytes, self._get_on)
+                        bucket.take(nbytes, self._get_on)
                     waiting = self._waiting.setdefault(table, Waiting())
-                    waiting.add(number, tables, header, part)
+                    waiting.add(number, tables, header, part, nbytes)
                     if waiting.nbytes >= MESSAGE_BYTES:
                         self._write(client, table)
-                    self.nbytes += part.nbytes
+                    self.nbytes += nbytes
                     self.rows += part.num_rows
         for table in self._waiting:
             self._write(client, table)
