@@ -26,6 +26,7 @@ class Progress:
 
 def test_a_source_that_stands_at_several_places_is_one() -> None:
     progress = Progress([Told(20), Told(7, {"avgOffsetsBehindLatest": "3.0"})])
+    assert [one.rows for one in sources_of(["clicks", "orders", "clicks"], progress, times=2)] == [5, 3]
     found = sources_of(["clicks", "orders", "clicks"], progress)
     assert found == (hf.SourceStatus("clicks", 10), hf.SourceStatus("orders", 7, 3))
     assert [str(one) for one in found] == [

@@ -225,7 +225,8 @@ def status_of(
     )
     held, wanted = shell.machine.copies_short()
     phase = "stopped" if stopped else shell.machine.phase
-    sources = sources_of([source.name for source in plan.places], progress)
+    # A batch is run for the intake, and again for every sink that has its rows from it.
+    sources = sources_of([source.name for source in plan.places], progress, 1 + len(plan.stateless_sinks))
     lags = [source.lag for source in sources]
     backlog = None if None in lags else sum(lag or 0 for lag in lags)
     return Status(
@@ -249,8 +250,8 @@ def status_of(
     )
 
 
-def sources_of(places: Sequence[str], progress: Any) -> Named[SourceStatus]:
-    """The sources of a plan, from what Spark last told of its query.
+def sources_of(places: Sequence[str], progress: Any, times: int = 1) -> Named[SourceStatus]:
+    """The sources of a plan, from what Spark last told of its query, which ran each batch so many ``times``.
 
     ``places`` names the source at each place of Spark's plan. Spark reads it at each, tells of it once, and counts the
     rows of all of them. Where it tells of more or fewer, because a DataFrame is made of several streams or two are made
@@ -263,6 +264,6 @@ def sources_of(places: Sequence[str], progress: Any) -> Named[SourceStatus]:
     found = []
     for name, one in zip(names, told, strict=True):
         behind = (one.metrics or {}).get("avgOffsetsBehindLatest")
-        rows = int(one.numInputRows) // places.count(name)
+        rows = int(one.numInputRows) // (places.count(name) * times)
         found.append(SourceStatus(name, rows, None if behind is None else int(float(behind))))
     return Named(found)
