@@ -22,7 +22,8 @@ pytestmark = pytest.mark.spark
 FILES, ROWS = 6, 1500
 TRUTH = {
     "sums": "SELECT k, count(*) AS n, sum(v)::BIGINT AS total FROM rows GROUP BY k",
-    "few": "SELECT g, count(*) AS n, sum(floor(100 / (k - 7)))::BIGINT AS parts FROM rows WHERE k <> 7 AND v > 0 GROUP BY g",
+    "few": "SELECT g, count(*) AS n, sum(floor(100 / (k - 7)))::BIGINT AS parts FROM rows "
+    "WHERE k <> 7 AND v > 0 GROUP BY g",
     "none": "SELECT k, count(*) AS n FROM rows WHERE v > 5000 GROUP BY k",
     "again": "SELECT k, max(x) AS most FROM rows WHERE v > 0 AND k <> 7 GROUP BY k",
     "split": "SELECT part, count(*) AS n FROM (SELECT unnest([k % 5, k % 7]) AS part FROM rows) GROUP BY part",
