@@ -95,7 +95,7 @@ def test_every_container_killed_at_once_then_one_falls_silent(
 @pytest.mark.long
 def test_driver_killed_where_it_matters_most(tmp_path: Path) -> None:
     """What is fixed, what the sinks have and the log has not, what Spark does not know of."""
-    drill = killed_at(tmp_path, ["after-prepare", "after-sinks", "after-commit"])
+    drill = killed_at(tmp_path, ["after-prepare", "after-sinks", "after-commit"], 3)
     ended = drill.run()
     assert ended.code == 0, ended.error
     drill.check()
@@ -105,7 +105,7 @@ def test_driver_killed_where_it_matters_most(tmp_path: Path) -> None:
 def test_driver_killed_at_every_place(tmp_path: Path) -> None:
     """Then in a rescale, when some slices live twice."""
     places = [place for place in faults.PLACES if place != "in-intake"]
-    drill = killed_at(tmp_path, places)
+    drill = killed_at(tmp_path, places, 6)
     ended = drill.run(rescale={"at": len(places), "to": 3, "die_in": "dual"})
     assert ended.killed, ended.error
     ended = drill.run()
@@ -113,9 +113,9 @@ def test_driver_killed_at_every_place(tmp_path: Path) -> None:
     drill.check()
 
 
-def killed_at(tmp_path: Path, places: list[str]) -> Drill:
-    """An epoch for each. Each driver goes on where the one before died."""
-    drill = Drill(tmp_path, files=len(places) + 6, rows=1500, config={"shape": "all"})
+def killed_at(tmp_path: Path, places: list[str], after: int) -> Drill:
+    """An epoch for each, and some ``after`` them. Each driver goes on where the one before died."""
+    drill = Drill(tmp_path, files=len(places) + after, rows=1500, config={"shape": "all"})
     drill.plant(*[f"driver@{place}@{number}" for number, place in enumerate(places, 1)])
     for place in places:
         ended = drill.run()

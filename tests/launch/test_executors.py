@@ -171,6 +171,7 @@ def test_a_silent_one_is_killed_by_its_executor(driver: Driver) -> None:
         assert gone(one["pid"])
 
 
+@pytest.mark.heavy  # test_executor_loss kills some under a job
 def test_a_lost_executor_leaves_no_process_and_a_new_one_is_free(driver: Driver) -> None:
     with driver.containers(2) as found:
         (name, one), (other, _) = found.items()
@@ -185,6 +186,7 @@ def test_a_lost_executor_leaves_no_process_and_a_new_one_is_free(driver: Driver)
         assert name not in driver("alive")  # Spark ran its task again; it was sent away
 
 
+@pytest.mark.heavy
 def test_a_lost_worker_takes_its_container_along(driver: Driver) -> None:
     cluster = driver.cluster
     with driver.containers(2) as found:

@@ -96,7 +96,9 @@ def test_a_filter_that_many_have_is_one_bit(source: DataFrame) -> None:
     assert crossing.columns == ["p0", "_w0"]
 
 
-@pytest.mark.parametrize("filters", [64, 65, 129])
+@pytest.mark.parametrize(
+    "filters", [pytest.param(64, marks=pytest.mark.heavy), 65, pytest.param(129, marks=pytest.mark.heavy)]
+)
 def test_more_filters_than_a_word_has_bits(source: DataFrame, filters: int) -> None:
     chains: list[Chain] = [
         lambda df, at=at: df.where(f"x = {at - 40} OR (x IS NULL AND y = {at % 3})").select("x", "y")
@@ -158,9 +160,10 @@ def test_looks_see_what_filters_drop(source: DataFrame) -> None:
     }, "and the fifth has only times ahead of the clock"
 
 
-def test_random_readers(source: DataFrame) -> None:
+@pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.heavy)])
+def test_random_readers(source: DataFrame, rounds: int) -> None:
     """Chains of filters and columns in any order, some alike, against each alone."""
-    seed = random.Random(13)
+    seed = random.Random(rounds)
     filters = ["x > 0", "y = 1", "s = 's1'", "x % 2 = 0", "y <> 0", "s IS NOT NULL", "1 = 1", "x > y"]
     made = ["x + y", "upper(s)", "x * x", "coalesce(x, -1)", "CASE WHEN y <> 0 THEN 6 / y END", "ts", "length(s)"]
 
@@ -175,5 +178,5 @@ def test_random_readers(source: DataFrame) -> None:
 
         return run
 
-    for _ in range(6):
+    for _ in range(rounds):
         check(source, [chain() for _ in range(seed.randint(2, 9))])

@@ -190,7 +190,7 @@ class LogReader:
 
     def _segment(self, prepare: Prepare, ref: SegmentRef, *, mapped: bool = True) -> Segment:
         """A segment that is what ``prepare`` says; an error names file, epoch and source offsets."""
-        epoch, name = prepare.fence.epoch, f"{ref.name or prepare.file} {ref.checksum}"
+        epoch, name = prepare.fence.epoch, f"{ref.name or prepare.file} {ref.inline} {ref.checksum}"
         of, known = self._open
         if of != epoch:
             of, known = self._open = epoch, {}
