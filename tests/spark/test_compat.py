@@ -49,7 +49,6 @@ NAMED: dict[str, tuple[str, ...]] = {
     f"{SPARK}.sql.catalyst.expressions.Alias": (
         *("child()", "name()", "nodeName()", "toAttribute()", "Alias(Expression,String,ExprId,Seq,Option,Seq)"),
     ),
-    f"{SPARK}.sql.catalyst.expressions.And": ("And(Expression,Expression)",),
     f"{SPARK}.sql.catalyst.expressions.Coalesce": ("Coalesce(Seq)",),
     f"{SPARK}.sql.catalyst.expressions.If": ("If(Expression,Expression,Expression)",),
     f"{SPARK}.sql.catalyst.expressions.Literal": ("create(Object,DataType)",),

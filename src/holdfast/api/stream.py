@@ -77,7 +77,7 @@ class Stream:
 
     def transform(self, function: Callable[[DataFrame], DataFrame]) -> Stream:
         """Any stateless change that Spark can make of a DataFrame."""
-        return self._step(getattr(function, "__name__", "transform"), lambda frame, _: function(frame))
+        return self._step(getattr(function, "__name__", "transform"), lambda frame, _: function(frame), opaque=True)
 
     def union(self, other: Stream) -> Stream:
         if other._job is not self._job:
@@ -234,6 +234,7 @@ class Stream:
         filters: bool = True,
         before: Callable[[Any], Callable[[str], str | None]] = lambda _: lambda _: None,
         given: Sequence[object] = (),
+        opaque: bool = False,
     ) -> Stream:
         """``before`` of the frame that the step makes tells which column of this one each of its columns is."""
         hidden = (DIFF,) if DIFF in self._frame.columns else ()
@@ -245,5 +246,5 @@ class Stream:
             frame = run(self._frame, hidden)
         if not outputs(self._node) and not frame.isStreaming:
             raise PlanError(f"The step '{label}' returned a DataFrame that is not a stream any more.")
-        step = Step(self._node, label, run, filters, before(frame), epochal)
+        step = Step(self._node, label, run, filters, before(frame), epochal, opaque)
         return Stream(self._job, step, frame, windowed=self._windowed, complete=self._complete)

@@ -58,7 +58,7 @@ class HostedStage:
         """Whether nothing happens to a slice that has no rows: time moves on for none of them. That is so by the log
         alone, so every copy of a slice passes over the same epochs."""
         before, after = self._watermarks(prepare)
-        return before == after and not self.operator.clocked
+        return before == after and not self.operator.clocked and not self.operator.sweeps
 
     def _watermarks(self, prepare: Prepare) -> tuple[int, int]:
         name = self.plan.name

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -91,11 +91,27 @@ class LiveJob:
         )
         if self._trigger:
             writer = writer.trigger(**self._trigger)
-        query = self.query = writer.start()
+        with self._guarding():
+            query = self.query = writer.start()
         self._termination = Waiter(query.awaitTermination, "holdfast-query")
         self.jobs.query.started(query)
         if self.shell.error is not None:
             self._end_query()
+
+    @contextlib.contextmanager
+    def _guarding(self) -> Iterator[None]:
+        """The query takes the session's settings as they are when it starts. In a pass a condition is a column, and
+        Spark would compute what several columns share ahead of all of them, also where a condition forbids it."""
+        name, conf = "spark.sql.subexpressionElimination.enabled", self.spark.conf
+        if not self.plan.passes:
+            yield
+            return
+        before = conf.get(name)
+        conf.set(name, "false")
+        try:
+            yield
+        finally:
+            conf.set(name, str(before))
 
     def process_all_available(self) -> None:
         """Return when everything that the sources have now is in a committed epoch."""

@@ -40,7 +40,7 @@ from holdfast.master import events as ev
 from holdfast.master.autoscale import PerExecutor
 from holdfast.master.balance import slices_auto
 from holdfast.plan.former import refuse_readers
-from holdfast.plan.graph import outputs
+from holdfast.plan.graph import opaque, outputs
 from holdfast.recovery.policies import Auto, FromStore, Line, Star, Tree
 from holdfast.spark import claims, compat
 from holdfast.spark.checkpoint import SparkNotes
@@ -336,7 +336,8 @@ def _begin(run: LiveJob, found: Found, options: Options) -> None:
 
 def _may_be_silent(sink: SinkPlan) -> bool:
     """Whether nothing is lost if it is not called for an epoch in which the stages that it reads put out nothing."""
-    return bool(outputs(sink.node)) and sink.function is None and sink.mode != "complete"
+    function = sink.function is not None or opaque(sink.node)
+    return bool(outputs(sink.node)) and not function and sink.mode != "complete"
 
 
 def _read_by(sink: SinkPlan) -> tuple[str, ...]:

@@ -41,6 +41,7 @@ class KeyedOperator:
 
     emits = True
     clocked = False
+    sweeps = False
     gradual = False
     outputs: Mapping[str, Fields]
     state: Fields

@@ -172,6 +172,7 @@ class ProcessOperator(KeyedOperator):
         self.function = Function(pickle.loads(spec.function))
         self.clocked = self.function.timer is not None
         self._kinds = {state.by for state in self.states.states if state.ttl}
+        self.sweeps = "clock" in self._kinds
         if spec.time is None and "event" in self._kinds:
             raise PlanError(
                 f"{self.function.name} has a state that is forgotten by event time, and its rows have none.",

@@ -43,6 +43,8 @@ class Step:
     filters: bool = True
     before: Callable[[str], str | None] = lambda _: None
     epochal: bool = False
+    opaque: bool = False
+    """It may be anything: it may even make rows of none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +128,16 @@ def epochal(node: Node) -> bool:
             return node.epochal or epochal(node.parent)
         case Union():
             return epochal(node.left) or epochal(node.right)
+    return False
+
+
+def opaque(node: Node) -> bool:
+    """Whether there may be rows here though no leaf has any."""
+    match node:
+        case Step():
+            return node.opaque or opaque(node.parent)
+        case Union():
+            return opaque(node.left) or opaque(node.right)
     return False
 
 

@@ -1,9 +1,9 @@
 """Many readers of one source in one pass of Spark: filters as bits, expressions side by side.
 
 Every reader comes as the DataFrame that it would read alone. Spark has resolved it to a chain of projections and
-filters over the source; where it is anything else (a join, an explode, a union), or calls what Spark cannot guard (a
-Python function) or repeat (``rand``), the reader keeps a branch of its own. A chain is taken apart from below: a
-filter becomes a column that is true or false and never null, and what a projection computes behind it is computed only
+filters over the source; where it is anything else (a join, an explode, a union), calls what Spark cannot guard (a
+Python function) or repeat (``rand``), or computes something ahead of a filter, which Spark would run first, the reader
+keeps a branch of its own. A chain is taken apart from below: a filter becomes a column that is true or false and never null, and what a projection computes behind it is computed only
 where that column is true, because it may fail for rows that the filter was there to keep away. Attributes keep the
 numbers that Spark has given them, so nothing is renamed or parsed again; and what several readers compute alike is one
 column.
@@ -20,6 +20,7 @@ from py4j.java_gateway import JavaClass
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
+from holdfast.invariants import some
 from holdfast.plan.passes import WORD, Share, mask_of, word_of
 from holdfast.spark.observing import Look, largest, observe
 
@@ -70,7 +71,7 @@ class _Catalyst:
 
     def both(self, one: Expr, other: Expr) -> Expr:
         """The other is not even looked at where the one is false."""
-        return self._class("org.apache.spark.sql.catalyst.expressions.And")(one, other)
+        return self._class("org.apache.spark.sql.catalyst.expressions.If")(one, other, self._false)
 
     def where(self, condition: Expr, value: Expr) -> Expr:
         nothing = self._literals.create(None, value.dataType())
@@ -114,6 +115,7 @@ class _Wide:
     def chain(self, rows: DataFrame) -> list[Any] | None:
         """The projections and filters between the source and these rows, from below; None: it is something else."""
         found: list[Any] = []
+        filtered = False
         node = _analyzed(rows)
         while not node.fastEquals(self._base):
             if node.nodeName() not in ("Project", "Filter"):
@@ -121,11 +123,16 @@ class _Wide:
             computed = _each(node.projectList()) if node.nodeName() == "Project" else [node.condition()]
             if not all(map(self._spark.guardable, computed)):
                 return None
+            if node.nodeName() == "Filter":
+                filtered = True
+            elif filtered and not all(map(_plain, computed)):
+                return None  # alone, Spark runs the filter first: here it would be computed for rows of others too
             found.append(node)
             node = node.child()
         return found[::-1]
 
-    def add(self, rows: DataFrame, chain: Sequence[Any]) -> _Rows:
+    def add(self, rows: DataFrame) -> _Rows:
+        chain = some(self.chain(rows), "asked before: readable")
         spark, renames = self._spark, list[Expr]()
         kept: Expr | None = None
         for node in chain:
@@ -177,7 +184,7 @@ def readable(source: DataFrame, rows: DataFrame) -> bool:
 def one_pass(source: DataFrame, readers: Sequence[Reader]) -> tuple[DataFrame, tuple[Share, ...]]:
     """The rows of all readers, each of which is ``readable``, and what each takes of them."""
     wide = _Wide(source)
-    taken = [wide.add(reader.rows, wide.chain(reader.rows) or ()) for reader in readers]
+    taken = [wide.add(reader.rows) for reader in readers]
     looks = _looks(wide, readers)
     frame = wide.frame()
     if looks:
@@ -221,7 +228,7 @@ def _looks(wide: _Wide, readers: Sequence[Reader]) -> list[tuple[list[str], Colu
     """The readers' looks at their event times, as looks at columns of the pass; those that see the same are one."""
     found: dict[object, tuple[list[str], Column]] = {}
     for look in (look for reader in readers for look in reader.looks):
-        rows = wide.add(look.times, wide.chain(look.times) or ())
+        rows = wide.add(look.times)
         ((_, time),) = rows.columns
         kept = rows.filter
         seen = (_number(time), None if kept is None else _number(kept), look.ahead)
@@ -232,6 +239,12 @@ def _looks(wide: _Wide, readers: Sequence[Reader]) -> list[tuple[list[str], Colu
 
 def _unlike(attributes: Iterable[Expr]) -> dict[int, Expr]:
     return {_number(one): one for one in attributes}
+
+
+def _plain(column: Expr) -> bool:
+    """Whether it is an attribute or a literal, perhaps under another name."""
+    value = column.child() if column.nodeName() == "Alias" else column
+    return value.nodeName() in ("AttributeReference", "Literal")
 
 
 def _analyzed(frame: DataFrame) -> Any:

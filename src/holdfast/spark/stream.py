@@ -54,6 +54,11 @@ class JobPlan(Plan):
         first = [nodes[branch.readers[0][0]] for branch in self._branches]
         return [leaf for node in first for leaf in leaves(node) if isinstance(leaf, Source)]
 
+    @property
+    def passes(self) -> bool:
+        """Whether some readers share a source."""
+        return any(len(branch.readers) > 1 for branch in self._branches)
+
     def fingerprint(self) -> Fingerprint:
         """With the sources that Spark reads as one, because they are made of the same streaming DataFrame."""
         frames = {source.name: source.frame for source in self.places}

@@ -129,6 +129,8 @@ class SliceOperator(Protocol):
     emits: bool
     clocked: bool
     """Whether the clock alone can make it do something."""
+    sweeps: bool
+    """Whether every epoch forgets what the clock says, with rows or without."""
     gradual: bool
     """Whether the rows of an epoch may come in pieces: then it is ``Gradual`` too."""
 
