@@ -3,10 +3,10 @@
 Every reader comes as the DataFrame that it would read alone. Spark has resolved it to a chain of projections and
 filters over the source; where it is anything else (a join, an explode, a union), calls what Spark cannot guard (a
 Python function) or repeat (``rand``), or computes something ahead of a filter, which Spark would run first, the reader
-keeps a branch of its own. A chain is taken apart from below: a filter becomes a column that is true or false and never null, and what a projection computes behind it is computed only
-where that column is true, because it may fail for rows that the filter was there to keep away. Attributes keep the
-numbers that Spark has given them, so nothing is renamed or parsed again; and what several readers compute alike is one
-column.
+keeps a branch of its own. A chain is taken apart from below: a filter becomes a column that is true or false and never
+null, and what a projection computes behind it is computed only where that column is true, because it may fail for rows
+that the filter was there to keep away. Attributes keep the numbers that Spark has given them, so nothing is renamed or
+parsed again; and what several readers compute alike is one column.
 """
 
 from __future__ import annotations
