@@ -111,6 +111,17 @@ def leaves(node: Node) -> Iterator[Source | Output]:
             yield from leaves(node.right)
 
 
+def steps(node: Node) -> Iterator[Step]:
+    """The stateless steps between the leaves and here."""
+    match node:
+        case Step():
+            yield node
+            yield from steps(node.parent)
+        case Union():
+            yield from steps(node.left)
+            yield from steps(node.right)
+
+
 def outputs(node: Node) -> list[Output]:
     """The outputs of stages among the leaves."""
     return [leaf for leaf in leaves(node) if isinstance(leaf, Output)]
@@ -123,22 +134,12 @@ def updating(node: Node) -> bool:
 
 def epochal(node: Node) -> bool:
     """Whether these rows know the number of their epoch."""
-    match node:
-        case Step():
-            return node.epochal or epochal(node.parent)
-        case Union():
-            return epochal(node.left) or epochal(node.right)
-    return False
+    return any(step.epochal for step in steps(node))
 
 
 def opaque(node: Node) -> bool:
     """Whether there may be rows here though no leaf has any."""
-    match node:
-        case Step():
-            return node.opaque or opaque(node.parent)
-        case Union():
-            return opaque(node.left) or opaque(node.right)
-    return False
+    return any(step.opaque for step in steps(node))
 
 
 def evaluate(node: Node, frames: Mapping[Node, S], hidden: tuple[str, ...] = ()) -> S:

@@ -63,16 +63,17 @@ def _origins(frame: DataFrame) -> dict[str, str]:
     project = frame._jdf.queryExecution().analyzed()
     if project.nodeName() != "Project":
         return {}
-    before = {one.exprId().id(): one.name() for one in _each(project.child().output())}
+    before = {one.exprId().id(): one.name() for one in each(project.child().output())}
     made = {}
-    for one in _each(project.projectList()):
+    for one in each(project.projectList()):
         value = one.child() if one.nodeName() == "Alias" else one
         if value.nodeName() == "AttributeReference" and value.exprId().id() in before:
             made[one.name()] = before[value.exprId().id()]
     return made
 
 
-def _each(sequence: Any) -> list[Any]:
+def each(sequence: Any) -> list[Any]:
+    """The items of a sequence of Scala's."""
     return [sequence.apply(at) for at in range(sequence.size())]
 
 

@@ -22,6 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from holdfast.invariants import some
 from holdfast.plan.passes import WORD, Share, mask_of, word_of
+from holdfast.spark.analysis import each
 from holdfast.spark.observing import Look, largest, observe
 
 Expr = Any
@@ -108,7 +109,7 @@ class _Wide:
         self._spark = _Catalyst(source.sparkSession)
         self._source = source
         self._base = _analyzed(source)
-        self._depths = {_number(one): 0 for one in _each(self._base.output())}
+        self._depths = {_number(one): 0 for one in each(self._base.output())}
         self._layers: list[list[Expr]] = []
         self._alike: dict[int, list[tuple[Expr, Expr]]] = {}
 
@@ -120,7 +121,7 @@ class _Wide:
         while not node.fastEquals(self._base):
             if node.nodeName() not in ("Project", "Filter"):
                 return None
-            computed = _each(node.projectList()) if node.nodeName() == "Project" else [node.condition()]
+            computed = each(node.projectList()) if node.nodeName() == "Project" else [node.condition()]
             if not all(map(self._spark.guardable, computed)):
                 return None
             if node.nodeName() == "Filter":
@@ -140,12 +141,12 @@ class _Wide:
                 condition = spark.true(spark.renamed(node.condition(), renames))
                 kept = self._column(condition if kept is None else spark.both(kept, condition), "_kept")
                 continue
-            for alias in (one for one in _each(node.projectList()) if one.nodeName() == "Alias"):
+            for alias in (one for one in each(node.projectList()) if one.nodeName() == "Alias"):
                 value = spark.renamed(alias.child(), renames)
                 if kept is not None and value.nodeName() not in ("AttributeReference", "Literal"):
                     value = spark.where(kept, value)
                 renames.append(spark.with_child(alias, self._column(value, alias.name())))
-        columns = [(one.name(), spark.renamed(one, renames)) for one in _each(_analyzed(rows).output())]
+        columns = [(one.name(), spark.renamed(one, renames)) for one in each(_analyzed(rows).output())]
         return _Rows(kept, tuple(columns))
 
     def _column(self, value: Expr, name: str) -> Expr:
@@ -158,7 +159,7 @@ class _Wide:
                 return attribute
         alias = self._spark.alias(value, name)
         attribute = alias.toAttribute()
-        depth = max((self._depths[_number(one)] for one in _each(value.references().toSeq())), default=0)
+        depth = max((self._depths[_number(one)] for one in each(value.references().toSeq())), default=0)
         if depth == len(self._layers):
             self._layers.append([])
         self._layers[depth].append(alias)
@@ -253,7 +254,3 @@ def _analyzed(frame: DataFrame) -> Any:
 
 def _number(attribute: Expr) -> int:
     return int(attribute.exprId().id())
-
-
-def _each(sequence: Any) -> list[Any]:
-    return [sequence.apply(at) for at in range(sequence.size())]
