@@ -322,3 +322,41 @@ def test_bargain_index(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     )
     same(sink.rows, truth)
     assert all(not stage for stage in counts.values()), "the disorder of these rows makes none of them late"
+
+
+def test_spam_campaigns_by_the_version_of_each_epoch(tmp_path: Path, spark: SparkSession) -> None:
+    spam = example("spam_campaigns")
+    tables = list(spam.generate(seed=4))
+    (tmp_path / "mails").mkdir()
+    hub = hf.Hub("spam", spark, store=tmp_path / "store")
+    spam.draw(hub, spark.readStream.schema(spam.SCHEMA).parquet(str(tmp_path / "mails")))
+    with hub.start(containers=2, slices=8) as running:
+        made = spam.follow(running, hub, tmp_path / "mails", iter(tables))
+        counts = running.state("templates/counts").to_arrow()
+        senders = running.state("campaign/senders").to_arrow()
+        largest = running.state("templates/largest").to_arrow()
+        epochs = [epoch for epoch in range(1, running.status().epoch + 1) if rows_of(running, epoch)]
+    rows = pa.concat_tables(
+        [
+            table.append_column("epoch", pa.array([epoch] * len(table), pa.int64()))
+            for epoch, table in zip(epochs, tables, strict=True)
+        ]
+    )
+    added, narrowed, cleaned = (made[name].epoch for name in ("added", "narrowed", "cleaned"))
+    kept = f"bytes > 0 AND (epoch < {cleaned} OR template <> '{spam.CAMPAIGN}')"
+    truth = f"SELECT template, count(*) AS mails FROM rows WHERE {kept} GROUP BY template"
+    same(counts, query(truth, rows=rows))
+    best = f"SELECT template, mails FROM ({truth}) ORDER BY mails DESC, template LIMIT 3"
+    assert sorted(largest["mails"].to_pylist()) == sorted(query(best, rows=rows)["mails"].to_pylist())
+    zoomed = f"""
+        SELECT sender, country, count(*) AS mails, sum(bytes)::BIGINT AS bytes FROM rows
+        WHERE template = '{spam.CAMPAIGN}' AND epoch >= {added} AND (epoch < {narrowed} OR country IN ('BR', 'IN'))
+        GROUP BY ALL"""
+    same(senders, query(zoomed, rows=rows))
+
+
+def rows_of(running: hf.Run, epoch: int) -> int:
+    """How many rows of sources an epoch has: an epoch that is there for a change alone has none."""
+    prepare = running._ledger.get_prepare(epoch, 1)
+    assert prepare is not None
+    return 0 if prepare.batch.tick else 1

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
         var,
     )
     from holdfast.api.columns import expr
+    from holdfast.api.hub import Hub, HubJob
+    from holdfast.api.hub_run import Change, HubRun
     from holdfast.api.job import Job
     from holdfast.api.keyed import KeyedStream, StageStream
     from holdfast.api.marks import once
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from holdfast.api.stream import Stream
     from holdfast.api.windows import Window, cumulative, session, sliding, tumbling
     from holdfast.driver.history import Ongoing, RunEvent
+    from holdfast.driver.live_changes import Update
     from holdfast.errors import (
         BugError,
         ContainerError,
@@ -75,6 +78,7 @@ _PLACES = {
     "Autoscale": "holdfast.master.autoscale",
     "BugError": "holdfast.errors",
     "Chained": "holdfast.recovery.policies",
+    "Change": "holdfast.api.hub_run",
     "ContainerError": "holdfast.errors",
     "ContainerStatus": "holdfast.api.status",
     "CorruptionError": "holdfast.errors",
@@ -87,6 +91,9 @@ _PLACES = {
     "FullDiskError": "holdfast.errors",
     "FunctionError": "holdfast.errors",
     "HoldfastError": "holdfast.errors",
+    "Hub": "holdfast.api.hub",
+    "HubJob": "holdfast.api.hub",
+    "HubRun": "holdfast.api.hub_run",
     "JavaError": "holdfast.errors",
     "Job": "holdfast.api.job",
     "JobStatus": "holdfast.api.status",
@@ -117,6 +124,7 @@ _PLACES = {
     "Sync": "holdfast.safety.policies",
     "TokenError": "holdfast.errors",
     "Tree": "holdfast.recovery.policies",
+    "Update": "holdfast.driver.live_changes",
     "Window": "holdfast.api.windows",
     "approx_distinct": "holdfast.api.aggregates",
     "count": "holdfast.api.aggregates",
@@ -145,6 +153,7 @@ __all__ = [
     "Autoscale",
     "BugError",
     "Chained",
+    "Change",
     "ContainerError",
     "ContainerStatus",
     "CorruptionError",
@@ -157,6 +166,9 @@ __all__ = [
     "FullDiskError",
     "FunctionError",
     "HoldfastError",
+    "Hub",
+    "HubJob",
+    "HubRun",
     "JavaError",
     "Job",
     "JobStatus",
@@ -187,6 +199,7 @@ __all__ = [
     "Sync",
     "TokenError",
     "Tree",
+    "Update",
     "Window",
     "approx_distinct",
     "count",

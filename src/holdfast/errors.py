@@ -8,6 +8,9 @@ that an error raised inside a container reaches the driver whole (``to_wire`` an
 from __future__ import annotations
 
 import json
+import re
+
+_STAGE = re.compile(r"Stage '([^']*)': ")
 
 
 class HoldfastError(Exception):
@@ -70,6 +73,16 @@ class TokenError(HoldfastError):
 
 class FunctionError(HoldfastError):
     """Applying an epoch raised: an overflow, or a user's own function."""
+
+    def of(self, stage: str) -> FunctionError:
+        """The same, saying which stage it was: an operator does not know that."""
+        return FunctionError(f"Stage '{stage}': {self.what}", safe=self.safe, todo=self.todo)
+
+    @property
+    def stage(self) -> str | None:
+        """Which stage it was, where that is known."""
+        named = _STAGE.match(self.what)
+        return named[1] if named else None
 
 
 class SparkError(HoldfastError):

@@ -26,8 +26,8 @@ class Progress:
 
 def test_a_source_that_stands_at_several_places_is_one() -> None:
     progress = Progress([Told(20), Told(7, {"avgOffsetsBehindLatest": "3.0"})])
-    assert [one.rows for one in sources_of(["clicks", "orders", "clicks"], progress, times=2)] == [5, 3]
-    found = sources_of(["clicks", "orders", "clicks"], progress)
+    assert [one.rows for one in sources_of({"clicks": 4, "orders": 2}, progress)] == [5, 3]
+    found = sources_of({"clicks": 2, "orders": 1}, progress)
     assert found == (hf.SourceStatus("clicks", 10), hf.SourceStatus("orders", 7, 3))
     assert [str(one) for one in found] == [
         "clicks: 10 rows in the last batch",
@@ -37,7 +37,7 @@ def test_a_source_that_stands_at_several_places_is_one() -> None:
 
 @pytest.mark.parametrize("progress", [None, Progress(), Progress([Told(1)]), Progress([Told(1), Told(2), Told(3)])])
 def test_what_spark_does_not_tell_is_not_guessed(progress: Progress | None) -> None:
-    assert sources_of(["a", "b"], progress) == (hf.SourceStatus("a"), hf.SourceStatus("b"))
+    assert sources_of({"a": 1, "b": 1}, progress) == (hf.SourceStatus("a"), hf.SourceStatus("b"))
 
 
 def test_parts_are_found_by_number_and_by_name() -> None:

@@ -24,6 +24,7 @@ from holdfast.operators.aggregate import StageSpec
 from holdfast.operators.spec import AggregateSpec
 from holdfast.operators.stage import StagePlan, TimePlan
 from holdfast.operators.window import WindowSpec
+from holdfast.plan.compile import Notes
 from holdfast.plan.fingerprint import Fingerprint
 from holdfast.spark.stream import JobPlan
 
@@ -45,6 +46,7 @@ class Drawn:
 
     stages: Sequence[StagePlan]
     made_names: list[str] = field(default_factory=list)
+    notes: Notes = field(default_factory=Notes)
 
     def fingerprint(self) -> Fingerprint:
         return Fingerprint(("rows",))

@@ -52,6 +52,7 @@ NAMED: dict[str, tuple[str, ...]] = {
     f"{SPARK}.sql.catalyst.expressions.Coalesce": ("Coalesce(Seq)",),
     f"{SPARK}.sql.catalyst.expressions.If": ("If(Expression,Expression,Expression)",),
     f"{SPARK}.sql.catalyst.expressions.Literal": ("create(Object,DataType)",),
+    f"{SPARK}.sql.catalyst.analysis.UnresolvedAttribute": ("quoted(String)",),
     f"{SPARK}.sql.catalyst.expressions.NamedExpression": ("newExprId()",),
     f"{SPARK}.sql.catalyst.optimizer.CollapseProject$": (
         "replaceAlias(Expression,AttributeMap)",  # and getAliasMap, of a Seq or an Iterable: test_one_pass calls it

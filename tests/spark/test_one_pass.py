@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 import holdfast as hf
 from holdfast.plan.passes import Crossing
 from holdfast.spark.observing import Look, seen_by
-from holdfast.spark.one_pass import Reader, one_pass, readable, share_of
+from holdfast.spark.one_pass import Pass, Reader, readable, share_of
 
 pytestmark = pytest.mark.spark
 
@@ -40,7 +40,13 @@ def rows_of(frame: DataFrame) -> list[tuple[object, ...]]:
 def check(source: DataFrame, chains: Sequence[Chain]) -> DataFrame:
     """In Spark, where stateless sinks take their share, and in the tasks, where stages take theirs."""
     alone = [chain(source) for chain in chains]
-    crossing, shares = one_pass(source, [Reader(one) for one in alone])
+    drawn = Pass(source, [Reader(one) for one in alone])
+    crossing, shares = drawn.over(source), drawn.shares
+    # Some of the source's rows, in a frame that has nothing to do with it but its columns' names.
+    others = source.sparkSession.createDataFrame(source.where("x > 3").collect(), source.schema)
+    elsewhere = drawn.over_some(others)
+    for chain, share in zip(chains, shares, strict=True):
+        assert rows_of(share_of(elsewhere, share)) == rows_of(chain(others))
     for one, share in zip(alone, shares, strict=True):
         taken = share_of(crossing, share)
         assert taken.columns == one.columns
@@ -92,7 +98,8 @@ def test_a_filter_guards_what_stands_behind_it(source: DataFrame) -> None:
 
 def test_a_filter_that_many_have_is_one_bit(source: DataFrame) -> None:
     same: list[Chain] = [lambda df, at=at: df.where("y = 1").select(F.col("x").alias(f"c{at}")) for at in range(5)]
-    crossing, shares = one_pass(source, [Reader(chain(source)) for chain in same])
+    drawn = Pass(source, [Reader(chain(source)) for chain in same])
+    crossing, shares = drawn.over(source), drawn.shares
     assert {share.bit for share in shares} == {0}
     assert crossing.columns == ["p0", "_w0"]
 
@@ -106,7 +113,8 @@ def test_more_filters_than_a_word_has_bits(source: DataFrame, filters: int) -> N
         for at in range(filters)
     ]
     alone = [chain(source) for chain in chains]
-    crossing, shares = one_pass(source, [Reader(one) for one in alone])
+    drawn = Pass(source, [Reader(one) for one in alone])
+    crossing, shares = drawn.over(source), drawn.shares
     assert len([name for name in crossing.columns if name.startswith("_w")]) == -(-filters // 64)
     table = crossing.toArrow()
     found = dict.fromkeys(range(filters), 0)
@@ -149,7 +157,7 @@ def test_looks_see_what_filters_drop(source: DataFrame) -> None:
         Reader(source.where("y = 7").select("x"), (Look(ntz.select("n"), ("four",), None),)),
         Reader(source.where("y = 8").select("x"), (Look(source.select("ts"), ("five",), 0),)),
     ]
-    crossing, _ = one_pass(source, readers)
+    crossing = Pass(source, readers).over(source)
     assert len(crossing.collect()) == early.count()
     seen = seen_by(crossing._jdf.queryExecution())
     latest = max(row.ts for row in source.collect())

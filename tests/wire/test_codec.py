@@ -106,7 +106,7 @@ MESSAGES = [
     CopiesSent("1.8", (("c1", 0, 4),), {"c2": "it is gone"}, 3, 4, 0.5),
     VerifyPacks(None, Fence(1, 2, 3), 1, (), id="1.9"),
     Get("s", 3, None, b"keys"),
-    Collect("s", (1, 2), 7, "changelog"),
+    Collect((("s", ""), ("t", "late")), (1, 2), 7, "changelog"),
     ScanTicket("s", 4, "read", (1,), skip={1: 65_536}),
     JoinRing(Cut(3, 2), Auto("figure 7")),
     Report({"c1": Owned((1,), (), Holding((Held(PieceName(1, 2), Version(3), 4),)))}),

@@ -151,7 +151,7 @@ class Drawing(ABC):
         stream = stream_name(node)
         keys = [key if isinstance(key, str) else self._key_name(frame, key, stream) for key in by]
         chosen = name or made_name(stream, keys, verb)
-        known = next((stage for stage in self._stages if stage.plan.name == chosen), None)
+        known = self._stage_called(chosen)
         if known is not None and (known.made_name or name is None):
             raise PlanError(
                 f"Two stages would be called '{chosen}', by what they do: one that is {known.label}, and this one, "
@@ -165,27 +165,67 @@ class Drawing(ABC):
             raise PlanError(f"'{chosen}' cannot be a stage's name.", todo="Use letters, digits, _, - and dots.")
         if any(epochal(node) for node, _, _ in rows):
             raise no_epoch_here()
-        draft = Draft.of(chosen, [(node, self._view(frame), keys) for node, frame, keys in rows], ansi=self._ansi)
-        draft.made_name = name is None
+        rows_of = [(node, self._view(frame), keys) for node, frame, keys in rows]
+        draft = Draft.of(self._stored_name(chosen), rows_of, ansi=self._ansi)
+        draft.called, draft.made_name = chosen, name is None
         return draft
+
+    @property
+    def _every_stage(self) -> Sequence[PlannedStage]:
+        """Those that streams of this drawing may stand on."""
+        return self._stages
+
+    def _stage_called(self, name: str) -> PlannedStage | None:
+        """The stage that the drawing has by that name."""
+        return next((stage for stage in self._stages if stage.plan.name == name), None)
+
+    def _stored_name(self, name: str) -> str:
+        """What the store is to call a stage that is called so here."""
+        return name
+
+    def _stage_names(self, plan: Plan) -> dict[str, str]:
+        """What people call the stages of a plan, and what the store does."""
+        return {stage.name: stage.name for stage in plan.stages}
+
+    def _owns(self, stream: Stream) -> bool:
+        """Whether it is a stream of this drawing."""
+        return stream._job is self
 
     def _key_name(self, frame: Any, key: Given, stream: str) -> str:
         return self._view(frame).find(key, f"key of a stage over '{stream}'").name
 
     def _add_stage(self, draft: Draft, spec: Spec) -> StageStream:
-        known: dict[Stage, PlannedStage] = {stage.node: stage for stage in self._stages}
-        node, plan, inputs = draft.finish(spec, known, sum(len(stage.inputs) for stage in self._stages))
+        known: dict[Stage, PlannedStage] = {stage.node: stage for stage in self._every_stage}
+        node, plan, inputs = draft.finish(spec, known, sum(len(stage.inputs) for stage in self._every_stage))
         planned = planned_stage(node, plan, inputs, draft.label or spec.label, tuple(draft.ports))
         planned = replace(planned, bounds=draft.bounds(planned, known), made_name=draft.made_name)
-        self._stages.append(planned)
-        output = Output(node, MAIN, spec.updates)
-        frame = self._frame_of(output, planned)
-        stream = StageStream(self, output, frame, windowed=spec.windowed, complete=spec.complete)
-        self._named_streams.setdefault(draft.name.lower(), (stream, dict.fromkeys(planned.bounds.get(MAIN, {}), "0 s")))
+        planned = self._taken_in(draft.called, planned)
+        stream = self._stage_stream(planned)
+        self._named_streams.setdefault(draft.called.lower(), (stream, self._times_of(planned)))
         return stream
 
+    def _taken_in(self, name: str, planned: PlannedStage) -> PlannedStage:
+        """The stage that the drawing has by that name from now on."""
+        self._stages.append(planned)
+        return planned
+
+    def _stage_stream(self, planned: PlannedStage) -> StageStream:
+        """The rows that a stage puts out, for this drawing to go on with."""
+        spec = planned.plan.operator
+        output = Output(planned.node, MAIN, spec.updates)
+        frame = self._frame_of(output, planned)
+        return StageStream(self, output, frame, windowed=spec.windowed, complete=spec.complete)
+
+    def _times_of(self, planned: PlannedStage) -> dict[str, str]:
+        """The columns of its rows that SQL may take as event time, and how late rows may be by them."""
+        return dict.fromkeys(planned.bounds.get(MAIN, {}), "0 s")
+
+    def _stream_called(self, name: str) -> tuple[Stream, Mapping[str, str]] | None:
+        """What SQL reads from by that name."""
+        return self._named_streams.get(name.lower())
+
     def _planned(self, stage: Stage) -> PlannedStage:
-        found = next((one for one in self._stages if one.node is stage), None)
+        found = next((one for one in self._every_stage if one.node is stage), None)
         if found is None:
             raise PlanError(f"Stage '{stage.name}' is another job's.", todo="Read and keep both in the same job.")
         return found
@@ -206,7 +246,7 @@ class Drawing(ABC):
         # A sink keeps its number of epochs by its name, so a name must not depend on what else the job writes.
         path = next((value for key, value in sink.options.items() if key.lower() == "path"), None)
         place = f"table:{sink.table}" if sink.table else f"{sink.format}:{path}" if path else ""
-        named = replace(sink, name=sink.name or place or f"sink{len(self._sinks) + 1}")
+        named = self._named_sink(replace(sink, name=sink.name or place or f"sink{len(self._sinks) + 1}"))
         if any(other.name == named.name for other in self._sinks):
             raise PlanError(f"Two sinks are named '{named.name}'.", todo="Give each its own name.")
         if named.after and all(other.name != named.after for other in self._sinks):
@@ -217,3 +257,7 @@ class Drawing(ABC):
                 + ".",
             )
         self._sinks.append(named)
+
+    def _named_sink(self, sink: Sink) -> Sink:
+        """As the store knows it."""
+        return sink

@@ -28,6 +28,7 @@ from holdfast.spark.stream import JobPlan
 
 if TYPE_CHECKING:
     from holdfast.api.run import Run
+    from holdfast.driver.live_job import LiveJob
 
 
 class Job(Drawing):
@@ -109,7 +110,6 @@ class Job(Drawing):
         about them such a start is refused. ``sinks_at_once``: so many sinks of an epoch run side by side; 1: one after
         the other, in the order in which they are written.
         """
-        from holdfast.api.run import Run
         from holdfast.driver.start import start
 
         options = Options(
@@ -132,12 +132,20 @@ class Job(Drawing):
             drop_sinks=drop_sinks,
             sinks_at_once=sinks_at_once,
         )
-        return Run(self, start(self, self.plan().overflowing(on_overflow), options))
+        return self._run_of(start(self, self.plan().overflowing(on_overflow), options))
+
+    def _run_of(self, live: LiveJob) -> Run:
+        from holdfast.api.run import Run
+
+        return Run(self, live)
 
     def plan(self) -> JobPlan:
         plan = JobPlan(*self._drawn(), self.spark)
-        claims.refuse_shared(self.spark, [(sink.name, path) for sink in plan.sinks if (path := folder_of(sink))])
+        self._refuse_shared_folders(plan)
         return plan
+
+    def _refuse_shared_folders(self, plan: JobPlan) -> None:
+        claims.refuse_shared(self.spark, [(sink.name, path) for sink in plan.sinks if (path := folder_of(sink))])
 
     def _declared_source(self, name: str, ddl: str, format: str | None, options: Mapping[str, str]) -> Stream:
         reader = self.spark.readStream.options(**options)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pyspark.sql import Column
 
 from holdfast.api.columns import ColumnOrName, column
-from holdfast.api.states import compiled
+from holdfast.api.states import compiled, parameters_text
 from holdfast.api.stream import Order, Stream
 from holdfast.api.windows import Window, span
 from holdfast.errors import PlanError
@@ -195,13 +195,15 @@ class KeyedStream:
         rows: Literal["dicts", "arrow"] = "dicts",
         errors: Literal["fail", "dead_letter"] = "fail",
         ahead: str | None = AHEAD,
+        parameters: Mapping[str, Any] | None = None,
     ) -> StageStream:
         """Run your own function or class on the rows of every key, with typed state and timers (``hf.states``).
 
         ``output`` is the schema of its rows as DDL ("user string, n bigint"), ``outputs`` those of further outputs by
         name: ``stage.output("alarms")``. With ``errors="dead_letter"`` rows that make it raise are
         ``stage.output("errors")`` instead of the end of the run. Late rows are given to it like others; with
-        ``late="count"`` they are counted instead.
+        ``late="count"`` they are counted instead. The function finds ``parameters``, which are what JSON can say, as
+        ``context.parameters``; ``run.update`` replaces them while the job runs.
         """
         _late_rows_are_counted("process", late, "give")
         _check_time(time)
@@ -211,7 +213,15 @@ class KeyedStream:
         pickled, states = compiled(function, state)
         produced = {"": _columns(output), **{port: _columns(ddl) for port, ddl in (outputs or {}).items()}}
         spec = ProcessSpec.drafted(
-            draft, pickled, states, produced, time=time, rows=rows, errors=errors, drop_late=late == "count"
+            draft,
+            pickled,
+            states,
+            produced,
+            time=time,
+            rows=rows,
+            errors=errors,
+            drop_late=late == "count",
+            parameters=parameters_text(parameters or {}),
         )
         draft.label = getattr(function, "__name__", "")
         return self._job._add_stage(draft, spec)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +16,16 @@ from holdfast.api.keyed import StageStream
 from holdfast.api.rows import Rows
 from holdfast.api.state import State
 from holdfast.api.status import SECTION as SECTION  # it is asked for here
-from holdfast.api.status import Status, status_of
+from holdfast.api.status import JobStatus, Status, status_of
 from holdfast.driver.live_job import LiveJob
 from holdfast.errors import ContainerError, HoldfastError, PlanError
 from holdfast.master import events as ev
 from holdfast.spark.query import interruptible
-from holdfast.wire.questions import AskStatus, SetThreads
+from holdfast.wire.questions import AskStatus, HostedStatus, SetThreads
 
 if TYPE_CHECKING:
     from holdfast.api.job import Job
+    from holdfast.spark.stream import JobPlan
 
 END_SECONDS = 30.0  # of Spark's query, once it was told to end
 LOG = logging.getLogger("holdfast")
@@ -36,9 +37,19 @@ class Run:
     def __init__(self, job: Job, live: LiveJob) -> None:
         self.job = job
         self._live = live
-        self._plan, self._ledger, self._file = live.plan, live.ledger, live.file
+        self._ledger, self._file = live.ledger, live.file
         self._shell, self._fleet, self._jobs = live.shell, live.fleet, live.jobs
         live.desk.table.add(RunQuestions(self))
+
+    @property
+    def _plan(self) -> JobPlan:
+        """As it is now."""
+        return self._live.plan
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it is over, by ``stop`` or by an error."""
+        return self._live.stopping or self._shell.error is not None
 
     @property
     def query(self) -> StreamingQuery | None:
@@ -154,19 +165,19 @@ class Run:
 
     def state(self, stream: StageStream | str) -> State:
         """The live state of a stage, by its stream or its name, as of a committed epoch."""
-        names = [stage.name for stage in self._plan.stages]
+        names = self.job._stage_names(self._plan)
         there = f"The stages of this run are: {', '.join(names)}."
         if isinstance(stream, str):
             if stream not in names:
                 raise PlanError(f"There is no stage '{stream}'.", safe="Reading changes nothing.", todo=there)
-            return State(self, stream)
-        if not isinstance(stream, StageStream) or stream._job is not self.job:
+            return State(self, names[stream])
+        if not isinstance(stream, StageStream) or not self.job._owns(stream):
             raise PlanError(
                 f"run.state takes a stream of this job that keeps state, not {stream!r}.",
                 safe="Reading changes nothing.",
                 todo=f"Pass what agg(...) or another such verb returned. {there}",
             )
-        if stream.name not in names:
+        if stream.name not in names.values():
             raise PlanError(
                 f"Stage '{stream.name}' was drawn when this run had started, and is not part of it.",
                 safe="The run goes on as it was started.",
@@ -204,10 +215,15 @@ class Run:
             self._live.scaling.advice,
             safety=self._live.safety,
             progress=self._told_progress(),
-            stopped=self._live.stopping or self._shell.error is not None,
+            stopped=self.stopped,
+            jobs=self._job_statuses(answers),
         )
 
     # --- within -------------------------------------------------------------------------------------------
+
+    def _job_statuses(self, answers: Mapping[str, HostedStatus]) -> list[JobStatus]:
+        """Of the jobs of a hub."""
+        return []
 
     def _scale_threads(self, threads: int, container: str | None) -> None:
         if container is not None and container not in self._fleet.alive():

@@ -15,6 +15,7 @@ is not there, and a key with no state and no timer is forgotten.
 
 from __future__ import annotations
 
+import json
 import keyword
 from collections.abc import Mapping
 from dataclasses import replace
@@ -165,3 +166,17 @@ def compiled(function: Any, state: Mapping[str, Declaration] | None) -> tuple[by
             todo="let it refer to nothing that only the driver has: a session, DataFrames, the job, open files, locks.",
         ) from error
     return made, specs(function, state)
+
+
+def parameters_text(given: Mapping[str, Any]) -> str:
+    """The parameters of a function as containers get them."""
+    try:
+        if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+            raise TypeError("they are names and values")
+        return json.dumps(dict(given), sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise PlanError(
+            f"These cannot be the parameters of a function: {error}.",
+            safe=_REFUSED,
+            todo="give a dict of what JSON can say: numbers, texts, true and false, None, lists and dicts of these.",
+        ) from None

@@ -79,12 +79,29 @@ class SourceStatus:
 
 @dataclass(frozen=True)
 class JobStatus:
-    """One of the jobs that share these containers: today there is one."""
+    """One of the jobs that share these containers: those of a hub, or the one there is."""
 
     name: str
     epoch: int
     phase: str
     rows: int
+    """Of a job alone: rows since the run began; of one in a hub: rows that its stages took in the last epoch."""
+    creator: str = ""
+    stages: tuple[str, ...] = ()
+    """Its own names of them; some may be one with another job's."""
+    keys: int = 0
+    """Rows of their states."""
+    bytes: int = 0
+    seconds: float = 0.0
+    """What the last epoch cost for it: the time of containers' threads, and of its sinks."""
+    error: str | None = None
+    """Why it goes along without rows, if it does: what it raised, and in which epoch."""
+
+    def __str__(self) -> str:
+        by = f" by {self.creator}" if self.creator else ""
+        held = f"{self.keys:,} keys, {self.bytes / 1e6:,.1f} MB"
+        text = f"{self.name}{by}: {held}, {self.rows:,} rows in {self.seconds:.3f} s"
+        return text if self.error is None else f"{text}, left out: {self.error}"
 
 
 @dataclass(frozen=True)
@@ -193,6 +210,7 @@ def status_of(
     safety: str = "",
     progress: Any = None,
     stopped: bool = False,
+    jobs: Sequence[JobStatus] = (),
 ) -> Status:
     table = shell.machine.routing.table
     suspects = shell.suspects()
@@ -214,8 +232,8 @@ def status_of(
     stages = Named(
         StageStatus(
             stage.name,
-            sum(answer.stages[stage.name].rows for answer in answers.values()),
-            sum(answer.stages[stage.name].nbytes for answer in answers.values()),
+            sum(answer.stages[stage.name].rows for answer in answers.values() if stage.name in answer.stages),
+            sum(answer.stages[stage.name].nbytes for answer in answers.values() if stage.name in answer.stages),
             _moment(shell.time.watermarks.get(stage.name)),
             shell.time.holding_back(stage),
             dict(shell.counts.get(stage.name, {})),
@@ -225,8 +243,7 @@ def status_of(
     )
     held, wanted = shell.machine.copies_short()
     phase = "stopped" if stopped else shell.machine.phase
-    # A batch is run for the intake, and again for every sink that has its rows from it.
-    sources = sources_of([source.name for source in plan.places], progress, 1 + len(plan.stateless_sinks))
+    sources = sources_of(plan.reads, progress)
     lags = [source.lag for source in sources]
     backlog = None if None in lags else sum(lag or 0 for lag in lags)
     return Status(
@@ -245,25 +262,23 @@ def status_of(
         preaggregating=preaggregating,
         scaling=scaling,
         sources=sources,
-        jobs=Named([JobStatus(job, shell.machine.committed, phase, shell.rows)]),
+        jobs=Named(jobs or [JobStatus(job, shell.machine.committed, phase, shell.rows)]),
         sections=Named([SectionStatus(SECTION, shell.machine.committed, backlog)]),
     )
 
 
-def sources_of(places: Sequence[str], progress: Any, times: int = 1) -> Named[SourceStatus]:
-    """The sources of a plan, from what Spark last told of its query, which ran each batch so many ``times``.
+def sources_of(reads: Mapping[str, int], progress: Any) -> Named[SourceStatus]:
+    """The sources of a plan, from what Spark last told of its query, which reads each so often for a batch.
 
-    ``places`` names the source at each place of Spark's plan. Spark reads it at each, tells of it once, and counts the
-    rows of all of them. Where it tells of more or fewer, because a DataFrame is made of several streams or two are made
-    of one, nobody can tell whose they are.
+    Spark tells of a source once, and counts the rows of all ``reads``. Where it tells of more or fewer, because a
+    DataFrame is made of several streams or two are made of one, nobody can tell whose they are.
     """
-    names = list(dict.fromkeys(places))
     told = list(getattr(progress, "sources", None) or ())
-    if len(told) != len(names):
-        return Named(map(SourceStatus, names))
+    if len(told) != len(reads):
+        return Named(map(SourceStatus, reads))
     found = []
-    for name, one in zip(names, told, strict=True):
+    for (name, often), one in zip(reads.items(), told, strict=True):
         behind = (one.metrics or {}).get("avgOffsetsBehindLatest")
-        rows = int(one.numInputRows) // (places.count(name) * times)
+        rows = int(one.numInputRows) // max(often, 1)
         found.append(SourceStatus(name, rows, None if behind is None else int(float(behind))))
     return Named(found)

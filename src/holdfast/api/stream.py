@@ -60,7 +60,11 @@ class Stream:
 
     def where(self, condition: str | Column) -> Stream:
         return self._step(
-            "where", lambda frame, _: frame.where(condition), before=lambda _: lambda name: name, given=(condition,)
+            "where",
+            lambda frame, _: frame.where(condition),
+            before=lambda _: lambda name: name,
+            given=(condition,),
+            said=condition,
         )
 
     filter = where
@@ -235,6 +239,7 @@ class Stream:
         before: Callable[[Any], Callable[[str], str | None]] = lambda _: lambda _: None,
         given: Sequence[object] = (),
         opaque: bool = False,
+        said: str | Column = "",
     ) -> Stream:
         """``before`` of the frame that the step makes tells which column of this one each of its columns is."""
         hidden = (DIFF,) if DIFF in self._frame.columns else ()
@@ -246,5 +251,5 @@ class Stream:
             frame = run(self._frame, hidden)
         if not outputs(self._node) and not frame.isStreaming:
             raise PlanError(f"The step '{label}' returned a DataFrame that is not a stream any more.")
-        step = Step(self._node, label, run, filters, before(frame), epochal, opaque)
+        step = Step(self._node, label, run, filters, before(frame), epochal, opaque, str(said))
         return Stream(self._job, step, frame, windowed=self._windowed, complete=self._complete)

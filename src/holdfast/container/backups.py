@@ -26,6 +26,7 @@ from holdfast.invariants import invariant
 from holdfast.operators.spec import Operator
 from holdfast.state import copies
 from holdfast.state.slice import read_copy
+from holdfast.state.table import Layout
 
 MERGE_EVERY = 4
 MOST_SEALED = 16
@@ -33,6 +34,14 @@ MOST_SEALED = 16
 STALE_SECONDS = 10.0
 Loaders = dict[str, copies.Loader]
 Parts = dict[str, list[tuple[copies.Header, pa.RecordBatch]]]
+
+
+def _layouts(operators: Mapping[str, Operator]) -> dict[str, Layout]:
+    return {
+        table_name(stage, at): layout
+        for stage, operator in operators.items()
+        for at, layout in enumerate(operator.layouts)
+    }
 
 
 def _size(copy: Parts) -> int:
@@ -81,12 +90,7 @@ class Backups:
     def __init__(
         self, operators: Mapping[str, Operator], merge_every: int = MERGE_EVERY, most_sealed: int = MOST_SEALED
     ) -> None:
-        self._operators = operators
-        self._layouts = {
-            table_name(stage, at): layout
-            for stage, operator in operators.items()
-            for at, layout in enumerate(operator.layouts)
-        }
+        self._operators, self._layouts = operators, _layouts(operators)
         self._merge_every, self._most_sealed = merge_every, most_sealed
         self._lock = threading.Condition()  # for what is held and what is on its way; never while tables are merged
         self._held: dict[int, Backup] = {}
@@ -94,6 +98,12 @@ class Backups:
         self._to_merge: deque[int] = deque()
         self._merger: threading.Thread | None = None
         self._closed = False
+
+    def adopt(self, operators: Mapping[str, Operator]) -> None:
+        """The job has these stages now. A table that a backup does not have is empty so far; one that is gone goes the
+        next time it is merged."""
+        with self._lock:
+            self._operators, self._layouts = operators, _layouts(operators)
 
     # --- what comes in ------------------------------------------------------------------------------------
 
@@ -108,7 +118,10 @@ class Backups:
     ) -> bool:
         """One part of one slice, whose copy has so many ``tables``: all of them, or those that changed since the
         version here. False if it does not go on from what is here: the sender sees that by ``versions``."""
-        if not part.schema.equals(copies.schema(self._layouts[table])):
+        layout = self._layouts.get(table)
+        if layout is None:
+            return False  # of a stage that is gone
+        if not part.schema.equals(copies.schema(layout)):
             raise CorruptionError(
                 f"A copy of slice {number} of '{table}' has other columns than that table.",
                 safe="The backup is as it was.",
@@ -257,9 +270,16 @@ class Backups:
         with self._lock:
             waiting, backup.sealed = backup.sealed, []
             version = backup.version
+            layouts = self._layouts
         try:
+            loaders = backup.loaders
+            for gone in [table for table in loaders if table not in layouts]:
+                del loaders[gone]
             for epoch, copy in waiting:
-                for table, loader in backup.loaders.items():
+                for table in copy:
+                    if table in layouts and table not in loaders:  # it came since, and was empty until then
+                        loaders[table] = copies.Loader(layouts[table], epoch=min(epoch, copy[table][0][0].base))
+                for table, loader in loaders.items():
                     for header, part in copy.get(table, ()):
                         loader.add(part, header)
                     loader.epoch = epoch  # also of one that is as it was

@@ -83,6 +83,7 @@ class Walk:
 
     def __init__(self, job: HostedJob, pin: str, epoch: int, peers: Mapping[int, int]) -> None:
         self.job, self.pin, self.epoch = job, pin, epoch
+        self.graph, self._tables = job.graph, job.tables  # if others come meanwhile, they are of later epochs
         self._peers = peers
         self._lock = threading.Lock()
         self._shared: OrderedDict[tuple[str, int, int, int, int], tuple[pa.RecordBatch, int]] = OrderedDict()
@@ -95,8 +96,8 @@ class Walk:
         and of one at least, so that there is something to tell the epoch by. With each comes how many tables there
         are. Raises ``EpochGone`` where slice or epoch are not here any more."""
         every = every or not base
-        tables = [one for one in self.job.tables if every or self._state(one[0], number).touched > base]
-        tables = tables or self.job.tables[:1]
+        tables = [one for one in self._tables if every or self._state(one[0], number).touched > base]
+        tables = tables or self._tables[:1]
         for stage, table in tables:
             start = 0
             while True:
@@ -108,7 +109,7 @@ class Walk:
                 start = header.stop
 
     def _state(self, stage: str, number: int) -> SliceState:
-        return self.job.stages[stage].held(number).state
+        return self.job.reading.stage(stage).held(number).state
 
     def _part(self, stage: str, table: int, number: int, base: int, start: int) -> pa.RecordBatch:
         key = (stage, table, number, base, start)
@@ -221,7 +222,7 @@ class PeerSender(threading.Thread):
 
     def _stream(self, client: Client, table: str, schema: pa.Schema) -> flight.FlightStreamWriter:
         if table not in self._streams:
-            push = CopiesPush(self._incarnation, self._walk.pin, table)
+            push = CopiesPush(self._incarnation, self._walk.pin, table, self._walk.graph)
             self._streams[table] = client.push(push, schema.remove_metadata(), STREAM_SECONDS)
         return self._streams[table]
 

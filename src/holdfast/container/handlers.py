@@ -141,6 +141,7 @@ class Handlers:
                         Staging(self._staging_bytes),
                         call.upload,
                         call.copy_bandwidth,
+                        call.graph,
                     )
                 )
         return Done()
@@ -223,6 +224,7 @@ class Handlers:
     @handler
     def take_copies(self, job: HostedJob, push: CopiesPush, reader: flight.MetadataRecordBatchReader) -> None:
         """An owner's copies of slices of one stage. What does not fit here is left out; the owner asks what we have."""
+        job.adopt(push.graph)
         try:
             for part in reader:
                 job.admit(push.incarnation)  # a copy can take long enough for its master to be replaced
@@ -251,7 +253,7 @@ class Handlers:
 
     @handler
     def scrub(self, job: HostedJob, call: Scrub) -> Scrubbed:
-        return Scrubbed(job.log.scrub(call.first, call.last, job.levels))
+        return Scrubbed(job.log.scrub(call.first, call.last, job.levels_of))
 
     # --- reading ------------------------------------------------------------------------------------------
 
@@ -281,10 +283,13 @@ class Handlers:
 
     @handler
     def collect(self, job: HostedJob, call: Collect) -> Collected:
-        outputs = job.reading.outputs(call.stage, call.slices, call.epoch, call.mode, call.port)
-        batches = [batch for _, batch in outputs if batch.num_rows]
-        faults.place("container", "mid-sink", call.epoch)
-        return Collected(_stream(batches[0].schema, [pa.concat_batches(batches)]) if batches else b"")
+        found = []
+        for stage, port in call.outputs:
+            outputs = job.reading.outputs(stage, call.slices, call.epoch, call.mode, port)
+            batches = [batch for _, batch in outputs if batch.num_rows]
+            found.append(_stream(batches[0].schema, [pa.concat_batches(batches)]) if batches else b"")
+            faults.place("container", "mid-sink", call.epoch)
+        return Collected(tuple(found))
 
     @handler
     def scan(self, job: HostedJob, ticket: ScanTicket) -> tuple[pa.Schema, Iterator[tuple[pa.RecordBatch, Tagged]]]:

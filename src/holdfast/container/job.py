@@ -17,11 +17,12 @@ from zlib import crc32
 from holdfast import faults
 from holdfast.container.backups import Backups, Loaders
 from holdfast.container.checkpoints import Checkpoints
+from holdfast.container.former_graphs import FormerGraphs, Then
 from holdfast.container.loads import Loads
 from holdfast.container.log_reader import LogReader
 from holdfast.container.reads import Reading
 from holdfast.container.restore import Revived, demoted
-from holdfast.container.slices import HeldSlice, HostedStage, Inputs, count
+from holdfast.container.slices import HeldSlice, HostedStage, Inputs, count, hosted, nothing
 from holdfast.container.staging import Staging
 from holdfast.container.threads import ThreadTable
 from holdfast.container.throttle import Bucket
@@ -50,20 +51,20 @@ class HostedJob:
         staging: Staging,
         upload: float | None = None,
         copy_bandwidth: float | None = None,
+        graph: int | None = None,
     ) -> None:
         self.job = job
         self.store = ledger.section
-        self.stages = {plan.name: HostedStage(plan, plan.build()) for plan in plans}
-        self.levels = max(plan.level for plan in plans)
-        self._opened = {name for plan in plans for name in plan.time.opened}
-        """Stages whose oldest session holds back the watermark of another."""
+        self.stages = {plan.name: hosted(plan) for plan in plans}
+        self._graph = graph
+        if graph:
+            ledger.go_on_by(ledger.graph_of(graph))
         self.committed = 0
         self.staging = staging
         self.log = LogReader(ledger, staging, slices)
         self.reading = Reading(self.stages)
         self.checkpoints = Checkpoints(self.reading, self.store, lambda: self.committed)
         self.backups = Backups({name: stage.operator for name, stage in self.stages.items()})
-        self.tables = [(name, at) for name, stage in self.stages.items() for at in range(len(stage.operator.layouts))]
         self.loads = Loads()
         self.upload = Bucket(upload, BUFFERED_SECONDS)
         """What all that goes to peers passes: copies, pieces, branches."""
@@ -74,9 +75,77 @@ class HostedJob:
         self._threads = threads
         self._incarnation = 0
         self._lock = threading.Lock()
+        self._adopting = threading.Lock()
 
     def close(self) -> None:
         self.backups.close()
+
+    # --- which graph it has -------------------------------------------------------------------------------
+
+    @property
+    def graph(self) -> int:
+        """The version of the graph that its stages are of."""
+        if self._graph is None:
+            self._graph = self.log.ledger.graphs().newest
+        return self._graph
+
+    @property
+    def levels(self) -> int:
+        return max(stage.plan.level for stage in self._every)
+
+    def levels_of(self, prepare: Prepare) -> int:
+        """How many an epoch has: those of the graph that its prepare names."""
+        graphs = self.log.ledger.graphs()
+        return max((stage["level"] for stage in graphs.stages(graphs.version_of(prepare))), default=self.levels)
+
+    @property
+    def tables(self) -> list[tuple[str, int]]:
+        return [(stage.plan.name, at) for stage in self._every for at in range(len(stage.operator.layouts))]
+
+    @property
+    def _every(self) -> list[HostedStage]:
+        """The stages of this moment: some may come or go while one looks at them."""
+        return list(self.stages.values())
+
+    @property
+    def _opened(self) -> set[str]:
+        """Stages whose oldest session holds back the watermark of another."""
+        return {name for stage in self._every for name in stage.plan.time.opened}
+
+    def adopt(self, version: int) -> None:
+        """Go on by the graph of that version, which a prepare names, if it is a later one: with its stages, and their
+        functions. The slices here are at the epoch before that prepare's: of a stage that is new they have nothing.
+
+        What is gone goes at once: nobody will ask for it in the terms of this graph, and no epoch before it will be
+        taken back.
+        """
+        if version <= self.graph:
+            return
+        with self._adopting:
+            if version <= self.graph:
+                return
+            graph = self.log.ledger.graph_of(version)
+            if not graph.live:
+                return  # of another driver, after ours: nothing of it can be applied here
+            plans = {plan.name: plan for plan in map(StagePlan.from_dict, graph.stages)}
+            made = {name: hosted(plan, self.stages.get(name)) for name, plan in plans.items()}
+            with self._lock:
+                epochs = {number: held.state.epoch for stage in self._every for number, held in stage.slices.items()}
+                for name in [name for name in self.stages if name not in plans]:
+                    del self.stages[name]
+                for name, stage in made.items():
+                    if name not in self.stages:
+                        stage.slices |= {number: nothing(stage, epoch) for number, epoch in epochs.items()}
+                    self.stages[name] = stage
+                self.backups.adopt({name: stage.operator for name, stage in made.items()})
+                self.log.ledger.go_on_by(graph)
+                self._graph = version
+
+    def _then(self, prepare: Prepare) -> Then:
+        """The stages in the terms of a prepare: of the graph there is or, for slices that lag behind, of one before."""
+        if prepare.graph == self.graph:
+            return Then(self._every)
+        return FormerGraphs(self.log.ledger.graphs(), self.graph, self.stages).stages_of(prepare)
 
     # --- who may speak ------------------------------------------------------------------------------------
 
@@ -116,17 +185,27 @@ class HostedJob:
     def apply(self, prepare: Prepare, slices: Sequence[int]) -> dict[str, StageFigures]:
         """Bring ``slices`` of the prepare's level from e-1 to e. Slices that are there already stay as they are."""
         epoch = prepare.fence.epoch
+        self.adopt(prepare.graph)
         figures, advanced = {}, set[int]()
-        for stage in self.at_level(prepare.level):
+        then = self._then(prepare)
+        for name in then.unborn:
+            self.stages[name].pass_over(epoch, slices)
+        for stage in (one for one in then.stages if one.plan.level == prepare.level):
             todo = [number for number in slices if stage.held(number).state.epoch < epoch]
             advanced.update(todo)
             still, stirred = stage.still(prepare), list[int]()
+            worked: list[tuple[int, float]] = []
             for group in self.log.groups(stage, prepare, todo):
                 rows = self.log.inputs_of(stage, prepare, group)
                 busy = [number for number in group.slices if number in rows] if still else group.slices
                 stirred += busy
 
-                def run(number: int, stage: HostedStage = stage, rows: Mapping[int, Inputs] = rows) -> None:
+                def run(
+                    number: int,
+                    stage: HostedStage = stage,
+                    rows: Mapping[int, Inputs] = rows,
+                    worked: list[tuple[int, float]] = worked,
+                ) -> None:
                     held = stage.held(number)
                     parts = rows.get(number)
                     with ExitStack() as locks:
@@ -134,46 +213,31 @@ class HostedJob:
                         for one in (*peers.values(), held):  # in the order of levels, as everywhere
                             locks.enter_context(one.lock)
                         started = time.perf_counter()
+                        held.state.run_by(stage.operator)
                         stage.advance(held.state, prepare, parts, {name: peer.state for name, peer in peers.items()})
                         seconds = time.perf_counter() - started
-                    self.loads.note(number, count(parts), seconds)
+                    took = count(parts)
+                    worked.append((took, seconds))
+                    self.loads.note(number, took, seconds)
 
                 half = len(busy) // 2
                 self.each(busy[:half], run)
                 faults.place("container", "mid-apply", epoch)
                 self.each(busy[half:], run)
-                if len(busy) < len(group.slices):
-                    self._pass_over(stage, epoch, set(group.slices).difference(busy))
+                stage.pass_over(epoch, set(group.slices).difference(busy))
                 del rows, run  # before the next group's rows come
-            figures[stage.plan.name] = self._figures(stage, slices, stirred)
+            opened = slices if stage.plan.name in self._opened else ()
+            left_out = stage.plan.name in prepare.left_out
+            figures[stage.plan.name] = stage.figures(slices, stirred, opened, worked, left_out=left_out)
         if prepare.level == self.levels:
             self.staging.drop_through(epoch)
             self.log.close()
             self.loads.end_epoch(advanced)
         return figures
 
-    def _pass_over(self, stage: HostedStage, epoch: int, slices: Iterable[int]) -> None:
-        """Slices that nothing happens to: not worth a way through the thread table."""
-        for held in map(stage.held, slices):
-            with held.lock:
-                held.state.pass_over(epoch)
-
-    def _figures(self, stage: HostedStage, slices: Sequence[int], stirred: Sequence[int]) -> StageFigures:
-        states = [held.state for held in list(stage.slices.values())]
-        counted = {number: dict(stage.held(number).state.counts) for number in stirred}
-        due = (state.due for state in states) if stage.operator.clocked else ()
-        opened = slices if stage.plan.name in self._opened else ()
-        return StageFigures(
-            changed=sum(stage.held(number).state.changed for number in slices),
-            rows=sum(state.rows for state in states),
-            counts={number: counts for number, counts in counted.items() if counts},
-            due=min((at for at in due if at is not None), default=None),
-            oldest={number: stage.held(number).state.oldest for number in opened},
-        )
-
     def undo(self, epoch: int, slices: Sequence[int]) -> None:
         """Take ``epoch`` back on these slices, in every stage that has come so far."""
-        for stage in self.stages.values():
+        for stage in self._every:
             for held in [stage.held(number) for number in slices]:
                 with held.lock:
                     if held.state.epoch == epoch:
@@ -191,7 +255,7 @@ class HostedJob:
 
         def digest(number: int) -> None:
             total = 0
-            for stage in self.at_level(level):
+            for stage in sorted(self.at_level(level), key=lambda one: one.plan.name):
                 held = stage.held(number)
                 with held.lock:
                     batch = held.state.outputs(epoch, "changed")
@@ -209,6 +273,7 @@ class HostedJob:
 
         The bytes that were loaded, and the rows that were replayed.
         """
+        self._adopt_of(epoch)
         revived = Revived(self)
         loaded = revived.load_packs(slices, self.log.ledger.manifest(checkpoint) if checkpoint else None)
         replayed = revived.replay(epoch)
@@ -220,6 +285,7 @@ class HostedJob:
 
         The bytes of them, and the rows that were replayed.
         """
+        self._adopt_of(epoch)
         revived = Revived(self)
         from_backups = revived.stand_by(slices, epoch) if epoch else []
         try:
@@ -236,7 +302,7 @@ class HostedJob:
     def demote(self, slices: Sequence[int], epoch: int) -> None:
         """Active slices at exactly this committed epoch become backups of that version."""
         for number in slices:
-            held = {name: stage.slices.get(number) for name, stage in self.stages.items()}
+            held = {stage.plan.name: stage.slices.get(number) for stage in self._every}
             if self.backups.versions([number]).get(number) == epoch and not any(held.values()):
                 continue  # asked before
             self._demote(number, {name: one for name, one in held.items() if one is not None}, epoch)
@@ -260,7 +326,7 @@ class HostedJob:
     def forget(self, slices: Iterable[int]) -> None:
         numbers = list(slices)
         with self._lock:
-            for stage in self.stages.values():
+            for stage in self._every:
                 for number in numbers:
                     stage.slices.pop(number, None)
         self.loads.forget(numbers)
@@ -269,20 +335,36 @@ class HostedJob:
     def keep_backup(self, number: int, version: int, loaders: Loaders) -> None:
         """Keep it as a backup, unless the slice is active here by now: it has no backup beside itself."""
         with self._lock:
-            if not any(number in stage.slices for stage in self.stages.values()):
+            if not any(number in stage.slices for stage in self._every):
                 self.backups.put(number, version, loaders)
+
+    def _adopt_of(self, epoch: int) -> None:
+        """The graph of the last epoch that slices are brought back to, for one who has applied none of it."""
+        if epoch and (prepare := self.log.ledger.get_prepare(epoch, 1)) is not None:
+            self.adopt(prepare.graph)
 
     def _appear(self, revived: Revived, epoch: int) -> None:
         with self._lock:
-            for name, held in revived.fresh.items():
-                self.stages[name].slices.update(held)
-                self.backups.drop(held)
+            for stage in self._every:
+                held = revived.fresh.get(stage.plan.name)
+                if held is None:  # it came meanwhile, and begins with a later epoch
+                    self._without_rows(stage, revived.slices, epoch)
+                else:
+                    stage.slices.update(held)
+                    self.backups.drop(held)
             self.committed = max(self.committed, epoch)
         self.reading.release(self.committed)
 
+    def _without_rows(self, stage: HostedStage, slices: Iterable[int], epoch: int) -> None:
+        for number in slices:
+            held = stage.slices.setdefault(number, nothing(stage, epoch))
+            with held.lock:
+                while held.state.epoch < epoch:
+                    held.state.pass_over(held.state.epoch + 1)
+
     def repartition(self) -> None:
         """Every key into a new table, as a container must whose threads each have a table of their own (a baseline)."""
-        for stage in self.stages.values():
+        for stage in self._every:
             for held in list(stage.slices.values()):
                 with held.lock:
                     epoch = held.state.epoch
@@ -299,7 +381,7 @@ class HostedJob:
 
     def status(self, threads: int = 0) -> HostedStatus:
         stages = {}
-        for name, stage in self.stages.items():
+        for name, stage in list(self.stages.items()):
             states = [held.state for held in list(stage.slices.values())]
             stages[name] = StageSize(
                 len(states), sum(state.rows for state in states), sum(state.nbytes for state in states)
@@ -307,7 +389,7 @@ class HostedJob:
         return HostedStatus(stages, self.committed, self.staging.used, self.backups.count, self.backups.nbytes, threads)
 
     def at_level(self, level: int) -> list[HostedStage]:
-        return [stage for stage in self.stages.values() if stage.plan.level == level]
+        return [stage for stage in self._every if stage.plan.level == level]
 
     def each(self, slices: Sequence[int], run: Callable[[int], None]) -> None:
         """Run it for all these slices, each on the thread it belongs to."""

@@ -11,7 +11,7 @@ depend on neither.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -129,11 +129,11 @@ class LogReader:
         if piece:
             yield stage.operator.concat(piece)
 
-    def scrub(self, first: int, last: int, levels: int) -> int:
+    def scrub(self, first: int, last: int, levels_of: Callable[[Prepare], int]) -> int:
         """Read back the log of these epochs, every byte. Raises on the first segment that is not what was written."""
         segments = 0
         for epoch in range(first, last + 1):
-            for level in range(1, levels + 1):
+            for level in range(1, levels_of(self.prepare(epoch, 1)) + 1):
                 prepare = self.prepare(epoch, level)
                 for ref in prepare.segments:
                     if ref.inline is None:

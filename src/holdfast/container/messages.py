@@ -23,6 +23,8 @@ class Host(Call[Done]):
     """Bytes a second that go to peers, all together."""
     copy_bandwidth: float | None = None
     """Of those as copies and pieces, behind the epochs."""
+    graph: int = 0
+    """The version of the job's graph that has these stages."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class CopiesPush(Push):
     incarnation: int
     copy: str
     table: str
+    graph: int = 0
+    """That the owner has: whoever takes the copy must know its tables."""
 
 
 @dataclass(frozen=True)

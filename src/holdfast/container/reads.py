@@ -17,7 +17,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from holdfast.container.slices import HeldSlice, Stages
+from holdfast.container.slices import HeldSlice, HostedStage, Stages
 from holdfast.errors import EpochGone
 from holdfast.log.pack import SliceState as PackedSlice
 from holdfast.state import copies
@@ -48,6 +48,16 @@ class Reading:
         self._given_up: OrderedDict[str, int] = OrderedDict()  # readers that cost too much, and how much that was
         self._lock = threading.Lock()
 
+    def stage(self, name: str) -> HostedStage:
+        found = self._stages.get(name)
+        if found is None:
+            raise EpochGone(
+                f"Stage '{name}' is not part of the job any more.",
+                safe="Reading changes nothing.",
+                todo="It was removed while the job ran: run.status() has the stages that there are.",
+            )
+        return found
+
     def outputs(
         self,
         stage_name: str,
@@ -66,7 +76,7 @@ class Reading:
     def _outputs(
         self, stage_name: str, slices: Sequence[int], epoch: int, mode: Mode | Literal["read"], port: str
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        stage = self._stages[stage_name]
+        stage = self.stage(stage_name)
         for number in slices:
             held = stage.held(number)
             with held.lock:
@@ -82,27 +92,27 @@ class Reading:
             yield number, batch
 
     def schema(self, stage_name: str, mode: Mode | Literal["read"], port: str) -> pa.Schema:
-        operator = self._stages[stage_name].operator
+        operator = self.stage(stage_name).operator
         if mode == "read":
             return operator.state_schema
         schema = operator.empty(port).schema
         return schema.append(pa.field("_d", pa.int8())) if mode == "changelog" else schema
 
     def get(self, stage_name: str, number: int, epoch: int, keys: pa.RecordBatch) -> pa.RecordBatch:
-        stage = self._stages[stage_name]
+        stage = self.stage(stage_name)
         held = stage.held(number)
         with held.lock:
             return held.state.read(epoch, stage.operator.decode_keys(keys))
 
     def part(self, stage_name: str, table: int, number: int, base: int, epoch: int, start: int) -> pa.RecordBatch:
         """One part of the delta (base, epoch] of a table of a slice."""
-        held = self._stages[stage_name].held(number)
+        held = self.stage(stage_name).held(number)
         with held.lock:
             return held.state.delta(base, epoch, start, PART_SLOTS, table)
 
     def packed(self, epoch: int, slices: Sequence[int]) -> Iterator[PackedSlice]:
         """Full copies of slices of all stages as of ``epoch``."""
-        for name, stage in self._stages.items():
+        for name, stage in list(self._stages.items()):
             for at, table in enumerate(stage.tables):
                 for number in slices:
                     parts = [self.part(name, at, number, 0, epoch, 0)]
@@ -133,7 +143,7 @@ class Reading:
     def release(self, committed: int) -> None:
         """Let go of what could undo committed epochs, except where a reader has one pinned."""
         now = time.monotonic()
-        every = [held for stage in self._stages.values() for held in list(stage.slices.values())]
+        every = [held for stage in list(self._stages.values()) for held in list(stage.slices.values())]
         with self._lock:
             self._pins = {reader: pin for reader, pin in self._pins.items() if pin.until > now}
             if self._pins:

@@ -33,8 +33,11 @@ class Revived:
 
     def __init__(self, job: HostedJob) -> None:
         self._job = job
-        self._slices: set[int] = set()
-        self.fresh: dict[str, dict[int, HeldSlice]] = {name: {} for name in job.stages}
+        self.slices: set[int] = set()
+        self._stages = dict(job.stages)
+        """Of the graph that the job has now; what comes meanwhile has no rows yet, and is made where it appears."""
+        self._former = FormerGraphs(job.log.ledger.graphs(), job.graph, self._stages)
+        self.fresh: dict[str, dict[int, HeldSlice]] = {name: {} for name in self._stages}
 
     # --- where they come from -----------------------------------------------------------------------------
 
@@ -59,11 +62,14 @@ class Revived:
         place = {number: manifest.pack_of(number) for number in slices} if manifest else {}
         opened = {name: Pack.open(self._job.store, name) for name in set(place.values())}
         sizes = []
+        unborn = self._former.unborn(manifest) if manifest is not None else frozenset()
 
         def load(number: int) -> None:
-            for name, stage in self._job.stages.items():
+            for name, stage in self._stages.items():
                 state = stage.operator.new_slice()
-                if manifest is not None:
+                if name in unborn:
+                    state.load([], checkpoint)
+                elif manifest is not None:
                     parts: list[pa.RecordBatch] = []
                     for at, (table, layout) in enumerate(zip(stage.tables, stage.operator.layouts, strict=True)):
                         pack = opened[place[number]]
@@ -81,17 +87,17 @@ class Revived:
     def put(self, stage: str, number: int, state: SliceState) -> None:
         """A stage of a slice as it was loaded: replay goes on from its own epoch."""
         self.fresh[stage][number] = HeldSlice(state)
-        self._slices.add(number)
+        self.slices.add(number)
 
     def stand_by(self, slices: Sequence[int], epoch: int) -> list[int]:
         """Those of ``slices`` whose backup is needed. Raises, before anything is changed, if one has no source."""
         backups = self._job.backups.versions(slices)
         needed, missing = [], []
         for number in slices:
-            held = [stage.slices.get(number) for stage in self._job.stages.values()]
+            held = [stage.slices.get(number) for stage in self._stages.values()]
             at = [one.state.epoch for one in held if one is not None]
             if len(at) == len(held) and min(at) <= epoch:
-                self._slices.add(number)
+                self.slices.add(number)
             elif backups.get(number, epoch + 1) <= epoch:
                 needed.append(number)
             else:
@@ -108,7 +114,7 @@ class Revived:
             found = self._job.backups.take(number)
             if found is None:
                 raise _nothing_of([number], None)  # dropped between our look and now
-            sizes.append(self._load(number, found[1]))
+            sizes.append(self._load(number, *found))
 
         self._job.each(slices, load)
         return sum(sizes)
@@ -117,14 +123,17 @@ class Revived:
         """From tables that were put together elsewhere: their version, and the tables."""
 
         def load(number: int) -> None:
-            self._load(number, found[number][1])
+            self._load(number, *found[number])
 
         self._job.each(list(found), load)
 
-    def _load(self, number: int, loaders: Loaders) -> int:
-        for name, stage in self._job.stages.items():
+    def _load(self, number: int, version: int, loaders: Loaders) -> int:
+        for name, stage in self._stages.items():
             state = stage.operator.new_slice()
-            state.activate([loaders[table] for table in stage.tables])
+            if any(table in loaders for table in stage.tables):
+                state.activate([loaders[table] for table in stage.tables])
+            else:
+                state.load([], version)  # it came later
             self.put(name, number, state)
         return sum(loader.nbytes for loader in loaders.values())
 
@@ -133,27 +142,40 @@ class Revived:
     def replay(self, epoch: int) -> int:
         """Bring every stage of every slice from its own version to ``epoch``; the rows that took."""
         versions = {
-            name: {number: self._held(name, number).state.epoch for number in sorted(self._slices)}
-            for name in self._job.stages
+            name: {number: self._held(name, number).state.epoch for number in sorted(self.slices)}
+            for name in self._stages
         }
         self._refuse_peers_ahead(versions, epoch)
         oldest = min((version for of in versions.values() for version in of.values()), default=epoch)
-        former = FormerGraphs(self._job.log.ledger.graphs(), self._job.stages)
         replayed = 0
         for past in range(oldest + 1, epoch + 1):
             prepares = {1: self._job.log.prepare(past, 1)}
-            for stage in former.stages_of(prepares[1]):
+            then = self._former.stages_of(prepares[1])
+            for name in then.unborn:
+                self._pass_over(name, past, [number for number, version in versions[name].items() if version < past])
+            for stage in then.stages:
                 level = stage.plan.level
                 behind = [number for number, version in versions[stage.plan.name].items() if version < past]
                 if behind:
                     if level not in prepares:
                         prepares[level] = self._job.log.prepare(past, level)
                     replayed += self._replay(stage, prepares[level], behind)
+        for name, stage in self._stages.items():  # the last epochs may have been an older function's
+            for number in versions[name]:
+                self._held(name, number).state.run_by(stage.operator)
         return replayed
+
+    def _pass_over(self, stage: str, epoch: int, slices: Sequence[int]) -> None:
+        """What was not there had no rows."""
+        for held in (self._held(stage, number) for number in slices):
+            with held.lock:
+                if held.state.epoch < epoch:
+                    held.state.pass_over(epoch)
+                    held.state.release(epoch - 1)
 
     def _refuse_peers_ahead(self, versions: Mapping[str, Mapping[int, int]], epoch: int) -> None:
         """A stage that looks into another must find it at the very epoch that it applies: there is no way back."""
-        for name, stage in self._job.stages.items():
+        for name, stage in self._stages.items():
             for peer in stage.plan.peers:
                 for number, version in versions[name].items():
                     if version < epoch and versions[peer][number] > version + 1:
@@ -176,6 +198,7 @@ class Revived:
                     for one in (*peers.values(), held):
                         locks.enter_context(one.lock)
                     if held.state.epoch < epoch:
+                        held.state.run_by(stage.operator)
                         looked = {name: peer.state for name, peer in peers.items()}
                         stage.advance(held.state, prepare, rows.get(number), looked)
                     if number in self.fresh[stage.plan.name]:
@@ -188,7 +211,7 @@ class Revived:
 
     def _held(self, stage: str, number: int) -> HeldSlice:
         fresh = self.fresh[stage].get(number)
-        return self._job.stages[stage].held(number) if fresh is None else fresh
+        return self._stages[stage].held(number) if fresh is None else fresh
 
     # --- when it fails ------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.errors import EpochGone, FunctionError
@@ -12,6 +12,7 @@ from holdfast.operators.spec import Operator
 from holdfast.operators.stage import StagePlan
 from holdfast.state.rows import Rows
 from holdfast.state.slice import NEVER, EpochTime, SliceState
+from holdfast.wire.messages import StageFigures
 
 
 @dataclass
@@ -43,22 +44,52 @@ class HostedStage:
         self, state: SliceState, prepare: Prepare, parts: Inputs | None, peers: Mapping[str, SliceState]
     ) -> None:
         """Bring a slice to the epoch of ``prepare``, with its rows of every input."""
-        if not parts and self.still(prepare):
-            state.pass_over(prepare.fence.epoch)
+        if self.plan.name in prepare.left_out or (not parts and self.still(prepare)):
+            state.pass_over(prepare.fence.epoch)  # what closes by time does so when it is no more left out
             return
         rows = [self._joined(part) for part in parts or [[] for _ in self.plan.inputs]]
-        name = self.plan.name
         time = EpochTime(*self._watermarks(prepare), 1000 * prepare.clock)
         try:
             state.apply(prepare.fence.epoch, *rows, time=time, peers=peers)
-        except FunctionError as error:  # an operator does not know its stage
-            raise FunctionError(f"Stage '{name}': {error.what}", safe=error.safe, todo=error.todo) from error
+        except FunctionError as error:
+            raise error.of(self.plan.name) from error
+
+    def pass_over(self, epoch: int, slices: Iterable[int]) -> None:
+        """Slices that nothing happens to: not worth a way through the thread table."""
+        for held in map(self.held, slices):
+            with held.lock:
+                if held.state.epoch < epoch:
+                    held.state.pass_over(epoch)
 
     def still(self, prepare: Prepare) -> bool:
         """Whether nothing happens to a slice that has no rows: time moves on for none of them. That is so by the log
         alone, so every copy of a slice passes over the same epochs."""
         before, after = self._watermarks(prepare)
         return before == after and not self.operator.clocked and not self.operator.sweeps
+
+    def figures(
+        self,
+        slices: Sequence[int],
+        stirred: Sequence[int],
+        opened: Sequence[int],
+        worked: Sequence[tuple[int, float]],
+        *,
+        left_out: bool = False,
+    ) -> StageFigures:
+        """What an epoch left behind: of the ``slices`` that were asked for, those ``stirred`` by it, those whose oldest
+        session somebody waits for, and what each took of rows and seconds."""
+        states = [held.state for held in list(self.slices.values())]
+        counted = {number: dict(self.held(number).state.counts) for number in stirred}
+        due = (state.due for state in states) if self.operator.clocked and not left_out else ()
+        return StageFigures(
+            changed=sum(self.held(number).state.changed for number in slices),
+            rows=sum(state.rows for state in states),
+            counts={number: counts for number, counts in counted.items() if counts},
+            due=min((at for at in due if at is not None), default=None),
+            oldest={number: self.held(number).state.oldest for number in opened},
+            took=sum(rows for rows, _ in worked),
+            seconds=sum(seconds for _, seconds in worked),
+        )
 
     def _watermarks(self, prepare: Prepare) -> tuple[int, int]:
         name = self.plan.name
@@ -68,6 +99,21 @@ class HostedStage:
         if isinstance(part, Pieces):
             return part
         return self.operator.concat(part) if part else None
+
+
+def hosted(plan: StagePlan, known: HostedStage | None = None) -> HostedStage:
+    """A stage by its plan; with the slices of the one that is ``known``, and its operator if that does the same."""
+    if known is None:
+        return HostedStage(plan, plan.build())
+    same = plan.operator == known.plan.operator
+    return HostedStage(plan, known.operator if same else plan.build(), known.slices)
+
+
+def nothing(stage: HostedStage, epoch: int) -> HeldSlice:
+    """A slice of a stage that has had no rows up to that epoch."""
+    state = stage.operator.new_slice()
+    state.load([], epoch)
+    return HeldSlice(state)
 
 
 def table_name(stage: str, table: int) -> str:

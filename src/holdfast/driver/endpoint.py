@@ -39,7 +39,7 @@ class Questions:
     def __init__(
         self, file: JobFile, incarnation: int, plan: JobPlan, brain: Brain, routes: Routes, fleet: Fleet
     ) -> None:
-        self._file, self._incarnation, self._plan = file, incarnation, plan
+        self._file, self._incarnation, self.plan = file, incarnation, plan
         self._brain, self._routes, self._fleet = brain, routes, fleet
 
     @handler
@@ -54,7 +54,7 @@ class Questions:
 
     @handler
     def describe(self, call: Describe) -> Described:
-        names = [stage.name for stage in self._plan.stages]
+        names = [stage.name for stage in self.plan.stages]
         if call.stage not in names:
             raise StoreError(
                 f"Job '{self._file.name}' has no stage '{call.stage}'.",
@@ -64,5 +64,5 @@ class Questions:
         if call.lease:
             reader = uuid.uuid4().hex
             self._fleet.call_all(Pin(reader, epoch))
-        schema = self._plan.stage(call.stage).state.json()
+        schema = self.plan.stage(call.stage).state.json()
         return Described(self._file.job_id, self._incarnation, schema, epoch, self._routes.groups(), reader)

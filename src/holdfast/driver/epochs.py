@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ParamSpec
 
@@ -34,10 +34,10 @@ from holdfast.master import events as ev
 from holdfast.master import instructions as do
 from holdfast.operators.ahead import TO
 from holdfast.plan.compile import StageInput
-from holdfast.plan.graph import DIFF, Output, Sink
+from holdfast.plan.graph import DIFF, Output, Sink, outputs
 from holdfast.spark.frames import frame_of
 from holdfast.spark.intake import TAG_SCHEMA, EventTime, Intake, Push
-from holdfast.spark.observing import observed
+from holdfast.spark.observing import observed, seen_by
 from holdfast.spark.partials import Preaggregation, aggregable, aggregated
 from holdfast.spark.scan import Scan, in_ranges
 from holdfast.spark.sinks import Sink as OpenSink
@@ -151,7 +151,8 @@ class EpochJobs:
                 partial = (0,)
         else:
             few = all(self._is_small(output, mode) for output, mode in self.plan.higher_inputs(level))
-            rows, crossing = self.plan.higher_rows(level, lambda output, mode: self._outputs(output, fence.epoch, mode))
+            read = self._reading(self.plan.higher_inputs(level), fence.epoch)
+            rows, crossing = self.plan.higher_rows(level, read)
         keys = tuple(len(item.plan.operator.keys) if item.hashed_at_intake else 0 for item in inputs)
         times = tuple(_times(item, now, partial=number in partial) for number, item in enumerate(inputs))
         cuts = tuple(item.cut for item in inputs)
@@ -173,10 +174,12 @@ class EpochJobs:
         if few:  # then a task of Spark's takes longer to start than they take
             tags = task.here(iter(rows.toArrow().to_batches()))
         else:
-            answers = rows.mapInArrow(lambda batches: task(batches), TAG_SCHEMA).collect()
-            tags = [unpack(row.tag, Tag) for row in answers]
-        if any(item.watches for item in inputs):
-            tags.append(Tag(SegmentRef("", 0, 0, 0, len(tags), 0), times=self.query.observed()))
+            told = rows.mapInArrow(lambda batches: task(batches), TAG_SCHEMA)
+            tags = [unpack(row.tag, Tag) for row in told.collect()]
+            if any(item.watches for item in inputs):
+                streamed = self.plan.looks_in_stream
+                latest = self.query.observed() if streamed else seen_by(told._jdf.queryExecution())
+                tags.append(Tag(SegmentRef("", 0, 0, 0, len(tags), 0), times=latest))
         self.seconds[f"intake{level}"] = time.perf_counter() - began
         return sorted(tags, key=lambda tag: tag.segment.partition)
 
@@ -186,7 +189,8 @@ class EpochJobs:
             frame = self.session.createDataFrame([], sink.schema) if batch is None else self.plan.branch(batch, sink)
         else:
             mode: Mode = "all" if sink.mode == "complete" else "changed"
-            frame = self.plan.sink_rows(sink, epoch, lambda output: self._outputs(output, epoch, mode))
+            read = self._reading([(leaf, mode) for leaf in outputs(sink.node)], epoch)
+            frame = self.plan.sink_rows(sink, epoch, lambda output: read(output, mode))
         opened = self.sinks[sink.name]
         try:
             opened.write(frame, epoch, counter)
@@ -232,12 +236,25 @@ class EpochJobs:
         ranges = in_ranges(self.routes.groups(), parts)
         return Scan(self.master, self.token, self.job, self.incarnation, stage, level, epoch, mode, ranges, port)
 
-    def _outputs(self, output: Output, epoch: int, mode: Mode) -> DataFrame:
-        session = self.session
-        if not self._is_small(output, mode):
+    def _reading(self, wanted: Iterable[tuple[Output, Mode]], epoch: int) -> Callable[[Output, Mode], DataFrame]:
+        """The rows of these outputs, each when it is asked for. Those that are small come together."""
+        small: dict[Mode, dict[tuple[str, str], None]] = {}
+        for output, mode in wanted:
+            if self._is_small(output, mode):
+                small.setdefault(mode, {})[output.stage.name, output.port] = None
+        found = {mode: self.routes.collect(list(outputs), epoch, mode) or {} for mode, outputs in small.items()}
+
+        def read(output: Output, mode: Mode) -> DataFrame:
+            key = (output.stage.name, output.port)
+            if key in small.get(mode, ()):
+                return self._collected(output, epoch, mode, found[mode].get(key))
             return self._scan(output, epoch, mode)
+
+        return read
+
+    def _collected(self, output: Output, epoch: int, mode: Mode, tables: list[pa.Table] | None) -> DataFrame:
+        session = self.session
         stage, port, schema = output.stage.name, output.port, self._schema(output, mode)
-        tables = self.routes.collect(stage, epoch, mode, port)
         if tables is None:  # a container went away meanwhile: a scan knows how to wait for the next owner
             scan = self.scan(stage, epoch, mode, port)
             batches = [batch for part in range(len(scan.parts)) for batch in scan.part(part)]

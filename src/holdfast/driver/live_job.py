@@ -30,6 +30,7 @@ from holdfast.spark.words import spark_failed
 from holdfast.wire import tokens
 
 if TYPE_CHECKING:
+    from holdfast.driver.live_changes import LiveChanges
     from holdfast.spark.stream import JobPlan
 
 SECTION = "main"
@@ -66,6 +67,8 @@ class LiveJob:
         self.file = file
         self.safety = safety
         """In words."""
+        self.changes: LiveChanges
+        """Set by whoever starts it, once there is all that a change touches."""
         self.stopping = False
         self.stopped = False
         self._ending = threading.RLock()  # a signal's handler may stop a run that is being stopped
@@ -180,6 +183,13 @@ class LiveJob:
         self.raise_error()
         if self.stopping:
             raise ContainerError("The run is stopped.", safe="The state is in the store.", todo="Start the job again.")
+
+    def refuse_failed(self) -> None:
+        """No epoch will come any more."""
+        self.refuse_stopped()
+        ended = self._termination
+        if ended is not None and ended.over and ended.error is not None:
+            self._raise_error_of(ended, done=False)
 
     def refuse_stale(self) -> None:
         """What was read now would be of no use: a run that is over has no state, and a replaced one an old one."""

@@ -93,6 +93,7 @@ class Shell:
         self.on_commit: Callable[[EpochFigures], None] = lambda _: None
         self.on_error: Callable[[], None] = lambda: None  # the run is over
         self.look: Callable[[], HoldfastError | None] = lambda: None  # what has ended the run meanwhile, if anything
+        self.go_on_without: Callable[[int, FunctionError], bool] = lambda *_: False  # whose job raised in that epoch
         self._containers = ContainerHandlers(brain, fleet, store, sizes, counts)
         self._upkeep = Upkeep(brain, fleet, store)
         self._table = Table(self._containers, store)
@@ -149,6 +150,18 @@ class Shell:
             self.due = 0  # a run before this one may have left something
             self._ticker.start()
 
+    def follow(self, changed: ev.GraphChanged) -> None:
+        """The job has another graph from the next epoch on, which comes soon even if no row does. Between epochs."""
+        self._row_times = RowTimes(self._jobs.plan.time_columns)
+        self.tell(changed)
+        self.hurry()
+
+    def hurry(self) -> None:
+        """Have an epoch soon, if need be without rows: one that was begun, or else the next."""
+        self.due = 0
+        if not self._ticker.is_alive():
+            self._ticker.start()
+
     def offer(self, frame: DataFrame, batch: Batch) -> None:
         """``foreachBatch``: returns when the batch is a committed epoch, raises when it is not."""
         with self._gate:
@@ -166,9 +179,15 @@ class Shell:
                 refusal = self._epoch(frame, batch)
 
     def _epoch(self, frame: DataFrame | None, batch: Batch) -> RefuseBatch | None:
-        """Offer a batch, or a tick, and run its jobs of Spark until it is committed."""
-        with self._spark_jobs.ended():
-            return self._run_epoch(frame, batch)
+        """Offer a batch, or a tick, and run its jobs of Spark until it is committed. If it raises in a job of a hub, it
+        is run once more without that one."""
+        while True:
+            try:
+                with self._spark_jobs.ended():
+                    return self._run_epoch(frame, batch)
+            except FunctionError as error:
+                if not (self._upkeep.still_ours() and self.go_on_without(self.machine.committed + 1, error)):
+                    raise self._failed_with(error) from error.__cause__
 
     def _run_epoch(self, frame: DataFrame | None, batch: Batch) -> RefuseBatch | None:
         began = time.perf_counter()
@@ -184,8 +203,10 @@ class Shell:
                         self.on_commit(self.last)
                     return None
                 case FailBatch(error=error):
-                    if isinstance(error, FunctionError) and self._upkeep.still_ours():
-                        self._store.mark_failed(self.machine.committed + 1, error)
+                    if isinstance(error, FunctionError):
+                        if self._upkeep.still_ours():
+                            self._store.mark_failed(self.machine.committed + 1, error)
+                        raise error
                     raise self._failed_with(error)
                 case RefuseBatch():
                     return instruction

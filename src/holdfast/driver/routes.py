@@ -72,18 +72,23 @@ class Routes:
             owners = machine.routing.table
         return self._by_owner([owner if number in wanted else None for number, owner in enumerate(owners)])
 
-    def collect(self, stage: str, epoch: int, mode: Mode, port: str) -> list[pa.Table] | None:
-        """A small output, straight from all containers at once; None if one of them could not answer."""
+    def collect(
+        self, outputs: Sequence[tuple[str, str]], epoch: int, mode: Mode
+    ) -> dict[tuple[str, str], list[pa.Table]] | None:
+        """Small outputs, (stage, port), straight from all containers at once; None if one of them could not answer."""
 
-        def one(group: tuple[Address, tuple[int, ...]]) -> list[pa.Table]:
+        def one(group: tuple[Address, tuple[int, ...]]) -> Sequence[bytes]:
             address, slices = group
-            answer = self._fleet.call(address.container, Collect(stage, slices, epoch, mode, port))
-            return [pa.ipc.open_stream(answer.rows).read_all()] if answer.rows else []
+            return self._fleet.call(address.container, Collect(tuple(outputs), slices, epoch, mode)).rows
 
         try:
-            return [table for tables in self._pool.map(one, self.groups()) for table in tables]
+            answers = list(self._pool.map(one, self.groups()))
         except (Unreachable, EpochGone):
             return None
+        found: dict[tuple[str, str], list[pa.Table]] = {}
+        for output, *parts in zip(outputs, *answers, strict=True):
+            found[output] = [pa.ipc.open_stream(rows).read_all() for rows in parts if rows]
+        return found
 
     def _by_owner(self, owners: Sequence[str | None]) -> Groups:
         grouped = group_by_owner(range(len(owners)), lambda number: owners[number] or "")

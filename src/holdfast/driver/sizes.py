@@ -21,6 +21,9 @@ class Sizes:
         self._slices = slices
         self._lock = threading.Lock()
         self._told: dict[tuple[str, str], tuple[int, StageFigures]] = {}  # (container, stage) → epoch, figures
+        self._work: dict[str, tuple[int, float]] = {}
+        self.work: dict[str, tuple[int, float]] = {}
+        """Of the last committed epoch: rows that each stage took, and the seconds of containers' threads for them."""
         self._oldest: dict[str, dict[int, tuple[int, int | None]]] = {}  # stage → slice → epoch, oldest open session
 
     def applied(self, container: str, epoch: int, stages: Mapping[str, StageFigures]) -> None:
@@ -29,6 +32,8 @@ class Sizes:
                 of, before = self._told.get((container, stage), (0, figures))
                 changed = figures.changed + (before.changed if of == epoch else 0)
                 self._told[container, stage] = epoch, replace(figures, changed=changed)
+                took, seconds = self._work.get(stage, (0, 0.0))
+                self._work[stage] = took + figures.took, seconds + figures.seconds
                 known = self._oldest.setdefault(stage, {})
                 for number, oldest in figures.oldest.items():
                     # The destination of a move may answer when the next epoch has begun.
@@ -62,4 +67,5 @@ class Sizes:
         with self._lock:
             due = [figures.due for _, figures in self._told.values() if figures.due is not None]
             self._told.clear()
+            self.work, self._work = self._work, {}
         return min(due, default=None)

@@ -31,8 +31,8 @@ class SparkJobs:
     def __init__(self, brain: Brain, jobs: EpochJobs, store: StoreHandlers, upkeep: Upkeep, sinks_at_once: int) -> None:
         self._brain, self._jobs, self._store, self._upkeep = brain, jobs, store, upkeep
         self._table = Table(jobs)
-        several = sinks_at_once > 1 and len(jobs.plan.sinks) > 1
-        self._pool = ThreadPoolExecutor(sinks_at_once, thread_name_prefix="holdfast-sink") if several else None
+        self._at_once = sinks_at_once
+        self._pool: ThreadPoolExecutor | None = None
         self._beside: list[Future[None]] = []
 
     def close(self) -> None:
@@ -50,7 +50,9 @@ class SparkJobs:
 
     def run(self, frame: DataFrame | None, instruction: do.Instruction) -> None:
         """To its end; or, if it is one of several sinks, beside this thread."""
-        if self._pool is not None and isinstance(instruction, do.RunSink):
+        if self._at_once > 1 and len(self._jobs.plan.sinks) > 1 and isinstance(instruction, do.RunSink):
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self._at_once, thread_name_prefix="holdfast-sink")
             self._beside.append(self._pool.submit(self._jobs.beside(self._run), frame, instruction))
         else:
             self._run(frame, instruction)

@@ -22,8 +22,10 @@ from holdfast.driver.endpoint import Desk, Questions
 from holdfast.driver.epochs import EpochJobs, sink_is_gone
 from holdfast.driver.former_places import laid_out
 from holdfast.driver.history import History
+from holdfast.driver.live_changes import LiveChanges
 from holdfast.driver.live_job import SECTION, LiveJob
 from holdfast.driver.loop import Shell
+from holdfast.driver.open_sinks import Folders, open_sinks, sinks_of, without
 from holdfast.driver.options import Options
 from holdfast.driver.routes import Routes
 from holdfast.driver.sizes import Sizes
@@ -40,18 +42,14 @@ from holdfast.master import events as ev
 from holdfast.master.autoscale import PerExecutor
 from holdfast.master.balance import slices_auto
 from holdfast.plan.former import refuse_readers
-from holdfast.plan.graph import opaque, outputs
 from holdfast.recovery.policies import Auto, FromStore, Line, Star, Tree
-from holdfast.spark import claims, compat
+from holdfast.spark import compat
 from holdfast.spark.checkpoint import SparkNotes
-from holdfast.spark.claims import Claim
 from holdfast.spark.hadoop import hadoop_creator
 from holdfast.spark.partials import Preaggregation
-from holdfast.spark.sinks import FileSink, Sink, for_each_batch, open_sink
 from holdfast.wire import tokens
 
 if TYPE_CHECKING:
-    from holdfast.plan.graph import Sink as SinkPlan
     from holdfast.spark.stream import JobPlan
 
 READY_SECONDS = 180.0
@@ -100,7 +98,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
     refuse_readers(plan.planned, file.format)
     graph = ledger.graph()
     upgrade = upgrading.look(ledger, file, plan, options.drop)
-    sinks = {sink.name: _open(job, file, sink) for sink in plan.sinks}
+    sinks = open_sinks(spark, file.job_id, plan.sinks)
     token = secrets.token_urlsafe(32)
     listen = _address(job, options)
     history, notes = History(), SparkNotes(ledger)
@@ -128,6 +126,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
             SECTION,
             options.upload,
             options.copy_bandwidth,
+            ledger.graphs().newest,
         )
         launcher = _launcher(job, options, settings, desk)
         if isinstance(launcher, ExecutorLauncher) and launcher.warning:
@@ -163,16 +162,19 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
             preaggregation=Preaggregation(options.preaggregate),
             sinks=sinks,
         )
+        log.left_out = found.left_out
         shell = Shell(brain, fleet, log, jobs, sizes, counts, options.sinks_at_once)
-        desk.table.add(Questions(file, owner.incarnation, plan, brain, routes, fleet))
+        questions = Questions(file, owner.incarnation, plan, brain, routes, fleet)
+        desk.table.add(questions)
         safety = "the log alone" if options.safety is None else str(options.safety)
         run = LiveJob(
             job.name, spark, plan, ledger, shell, fleet, desk, jobs, file, options.pace, options.autoscale, safety
         )
+        run.changes = LiveChanges(run, questions, host, options)
         opened.pop_all()
         opened.callback(run.stop)
         tokens.keep(file.job_id, owner.incarnation, token)
-        _take_folders(run, found)
+        Folders(spark, file, store.uri, history).take(sinks.values(), found.counters, found.given, found.committed + 1)
         _begin(run, found, options)
         opened.pop_all()
     return run
@@ -194,6 +196,7 @@ def _job_file(job: Job, plan: JobPlan, ledger: Ledger, slices: int) -> JobFile:
         time.time_ns() // 1_000_000,
         stages=[stage.to_dict() for stage in plan.stages],
         made_names=plan.made_names,
+        names=dict(plan.notes.names),
     )
     return ledger.open_or_create_job(wanted)
 
@@ -250,6 +253,8 @@ class Found:
     """The sinks that the prepared epoch goes to."""
     time: Timekeeper
     """As the last committed epoch left it, and as far as the next one has been prepared."""
+    left_out: tuple[str, ...] = ()
+    """Stages that the newest epoch goes along without."""
 
     @property
     def committed(self) -> int:
@@ -269,17 +274,20 @@ def _look(ledger: Ledger, plan: JobPlan, options: Options) -> Found:
     counters = (last.sinks if commit is None or commit.sinks is None else commit.sinks) if last else {}
     drawn, prepared = [sink.name for sink in plan.sinks], []
     given: tuple[str, ...] = ()
+    left_out = last.left_out if last else ()
     for level in range(1, plan.levels + 1):
         found = ledger.get_prepare(committed + 1, level)
         if found is None:
             break
         ledger.refuse_former_graph(found)
+        left_out = found.left_out
         if level == 1:
             given = tuple(name for name in found.given_to(counters) if name not in options.drop_sinks)
             if gone := [name for name in given if name not in drawn]:
                 raise sink_is_gone(gone, committed + 1)
         prepared.append(ev.Prepared(level, found.fence, found.ranges, given))
-    return Found(commit, tuple(prepared), counters, given, _timekeeper(ledger, plan, committed))
+    there = tuple(sorted(stage.name for stage in plan.stages if stage.name in left_out))
+    return Found(commit, tuple(prepared), counters, given, _timekeeper(ledger, plan, committed), there)
 
 
 def _timekeeper(ledger: Ledger, plan: JobPlan, committed: int) -> Timekeeper:
@@ -299,8 +307,9 @@ def _begin(run: LiveJob, found: Found, options: Options) -> None:
     shell.begin(
         ev.Started(
             incarnation=shell.incarnation,
+            **sinks_of(run.plan),
+            sinks_left_out=without(run.plan, found.left_out),
             levels=run.plan.levels,
-            sinks=tuple(sink.name for sink in run.plan.sinks),
             slices=run.file.slices,
             containers=options.containers,
             safety=options.terms(),
@@ -314,8 +323,6 @@ def _begin(run: LiveJob, found: Found, options: Options) -> None:
             checkpoint=checkpoints[-1],
             checkpoint_before=checkpoints[-2],
             sinks_at_once=options.sinks_at_once,
-            sinks_after={sink.name: sink.after for sink in run.plan.sinks if sink.after},
-            sinks_read={sink.name: _read_by(sink) for sink in run.plan.sinks if _may_be_silent(sink)},
         )
     )
     if not found.committed and not found.prepared:
@@ -332,55 +339,3 @@ def _begin(run: LiveJob, found: Found, options: Options) -> None:
         if machine.unrestored is not None:
             raise machine.unrestored
         run.start_query()
-
-
-def _may_be_silent(sink: SinkPlan) -> bool:
-    """Whether nothing is lost if it is not called for an epoch in which the stages that it reads put out nothing."""
-    function = sink.function is not None or opaque(sink.node)
-    return bool(outputs(sink.node)) and not function and sink.mode != "complete"
-
-
-def _read_by(sink: SinkPlan) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(leaf.stage.name for leaf in outputs(sink.node)))
-
-
-def _take_folders(run: LiveJob, found: Found) -> None:
-    """Spark's file sink skips numbers that it has seen: a folder must be as far as this store says it is, and ours."""
-    files = [sink for sink in run.jobs.sinks.values() if isinstance(sink, FileSink)]
-    for sink in files:
-        ours = Claim(run.file.job_id, sink.name, run.name, run.ledger.store.uri)
-        claimed = claims.look(run.spark, sink.path, ours)
-        expected = found.counters.get(sink.name, -1)
-        given = sink.name in found.given
-        if given and sink.mend(expected + 1):
-            what = f"sink '{sink.name}': what it had of epoch {found.committed + 1} is written again"
-            run.shell.history.note("mended", what)
-        there = sink.newest()
-        if there != expected and not (given and there == expected + 1):
-            raise StoreError(
-                f"Sink '{sink.name}' writes to {sink.path}, where {there + 1} epochs of it are, "
-                f"but this store knows of {expected + 1}.",
-                safe="Nothing was written.",
-                todo="Give the sink a folder of its own, or the folder and the name that it had with this store.",
-            )
-        if not claimed:
-            claims.take(run.spark, sink.path, ours)
-
-
-def _open(job: Job, file: JobFile, sink: SinkPlan) -> Sink:
-    mode = "update" if sink.mode == "append" else sink.mode
-    if sink.function is not None:
-        return for_each_batch(sink.name, sink.function, mode, file.job_id)
-    return open_sink(
-        job.spark,
-        sink.name,
-        sink.format,
-        sink.options,
-        mode,
-        sink.partition_by,
-        sink.schema,
-        identity=f"{file.job_id}/{SECTION}/{sink.name}",
-        job=file.job_id,
-        stamp=sink.stamp,
-        table=sink.table,
-    )

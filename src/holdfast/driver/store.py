@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -21,6 +21,7 @@ from holdfast.log.records import Routing as RoutingFile
 from holdfast.log.segment import segment_name
 from holdfast.master import events as ev
 from holdfast.master import instructions as do
+from holdfast.operators.stage import StagePlan
 from holdfast.spark.checkpoint import SparkNotes
 from holdfast.wire.handlers import handler
 
@@ -80,6 +81,14 @@ class StoreHandlers:
         self._prepares: dict[int, Prepare] = {}  # of the epoch in flight, by level
         self._has_functions = has_functions
         self._sinks_begun = 0  # the newest epoch of which a sink may have something
+        self.left_out: tuple[str, ...] = ()
+        """Stages that go along without rows."""
+
+    def follow(self, stages: Sequence[StagePlan], sinks: tuple[str, ...]) -> None:
+        """The job has these stages and sinks from the next epoch on."""
+        self.time.follow(stages)
+        self.sinks.drawn = sinks
+        self._has_functions = any(stage.operator.calls_users for stage in stages)
 
     # --- routing, prepare, commit -------------------------------------------------------------------------
 
@@ -112,6 +121,7 @@ class StoreHandlers:
             watermark_after=after,
             routing=instruction.routing,
             sinks=self.sinks.moved_on(),
+            left_out=self.left_out,
             spark=carried,
             attachments=tuple(attachments),
         )
@@ -172,6 +182,17 @@ class StoreHandlers:
 
     # --- marks and notes ----------------------------------------------------------------------------------
 
+    def leave_out(self, epoch: int, stages: Collection[str], text: str) -> bool:
+        """Go on with the epoch, in which one of these stages has raised, without them; False: its sinks may have begun,
+        so it is what it is."""
+        with self.ledger_lock:
+            if self.ledger.applied(epoch) or self.ledger.get_commit(epoch) is not None:
+                return False
+            note = self.ledger.leave_out(Fence(self.incarnation, epoch, 0), {*stages, *self.left_out}, text)
+        self._prepares = {level: replace(one, left_out=note.stages) for level, one in self._prepares.items()}
+        self.left_out = note.stages
+        return True
+
     def mark_failed(self, epoch: int, error: FunctionError) -> None:
         with self.ledger_lock:
             self.ledger.mark_failed(Fence(self.incarnation, epoch, 0), error.what)
@@ -183,7 +204,7 @@ class StoreHandlers:
         """
         if self._has_functions and self._sinks_begun != epoch:
             with self.ledger_lock:
-                self.ledger.mark_applied(Fence(self.incarnation, epoch, 0))
+                self.ledger.seal(Fence(self.incarnation, epoch, 0), self.prepare_of(epoch, 1).left_out)
             self._sinks_begun = epoch
 
     def note_taken(self, fence: Fence, sink: str) -> None:
@@ -197,14 +218,17 @@ class StoreHandlers:
     def store_manifest(self, instruction: do.StoreManifest) -> ev.ManifestStored:
         packs = [str(pack.file) for pack in instruction.packs]
         where = {number: at for at, pack in enumerate(instruction.packs) for number in pack.slices}
-        manifest = Manifest(
-            instruction.epoch,
-            instruction.fence,
-            tuple(packs),
-            tuple(where[number] for number in range(len(where))),
-            verified_by="another container or the driver",
-        )
         with self.ledger_lock:
+            graphs, prepare = self.ledger.graphs(), self.ledger.get_prepare(instruction.epoch, 1)
+            lived = prepare is not None and any(one.live for one in graphs.later)  # else versions of before read it too
+            manifest = Manifest(
+                instruction.epoch,
+                instruction.fence,
+                tuple(packs),
+                tuple(where[number] for number in range(len(where))),
+                verified_by="another container or the driver",
+                graph=graphs.version_of(prepare) if lived and prepare is not None else None,
+            )
             self.ledger.put_manifest(manifest)
         self._history.note("checkpoint", f"epoch {instruction.epoch}, {len(packs)} packs, verified")
         return ev.ManifestStored(instruction.id)

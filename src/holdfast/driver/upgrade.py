@@ -35,6 +35,7 @@ from holdfast.log.pack import Pack, PackWriter, SliceState, pack_name
 from holdfast.log.records import SPARK, Fence, GraphFile, JobFile, Manifest
 from holdfast.operators.stage import StagePlan
 from holdfast.plan.changes import Comparison, TableSource, compare, mapping, mends
+from holdfast.plan.compile import Notes
 from holdfast.plan.fingerprint import Fingerprint
 from holdfast.plan.numbers import positions
 from holdfast.plan.stage_names import by_number, mistakable, renamed, times_renamed
@@ -83,12 +84,31 @@ def look(ledger: Ledger, file: JobFile, plan: JobPlan, drop: Sequence[str] = ())
             safe="Nothing was changed.",
             todo="Start the job as it was; give a stage that means something else another name; or use a new store.",
         )
-    upgrade = Upgrade(ledger, file, before, now, asked, found, names, plan.made_names)
+    upgrade = Upgrade(ledger, file, before, now, asked, found, names, plan.made_names, plan.notes)
     if not (found.converts or names or upgrade.moves_sources):
-        return None
+        return upgrade if _noted_anew(ledger, file, plan.notes) else None
     upgrade.refuse_shared()
     upgrade.standing()
     return upgrade
+
+
+def _noted_anew(ledger: Ledger, file: JobFile, notes: Notes) -> bool:
+    """Whether the store is to keep other notes of a graph that is the same. Not while an epoch is under way: it is in
+    the terms of the graph that there is."""
+    names, updates = ledger.graphs().notes()
+    if notes == Notes(names, tuple(updates)):
+        return False
+    commit, prepared = ledger.last_committed(), ledger.last_prepared()
+    if prepared is None or prepared[0] <= (commit.fence.epoch if commit else 0):
+        return True
+    if any(one["kind"] == "update" and one not in notes.updates for one in updates):
+        raise StoreError(
+            f"Epoch {prepared[0]} of {file.name!r} was begun with changes that were made while it ran, and is not "
+            "committed.",
+            safe="Nothing was changed.",
+            todo="Start once with those changes, so that it is finished; then drop them.",
+        )
+    return False
 
 
 def refuse_rival(ledger: Ledger, seen: GraphFile | None, job: str) -> None:
@@ -139,9 +159,11 @@ class Upgrade:
         found: Comparison,
         names: Mapping[str, str] | None = None,
         made_names: Sequence[str] = (),
+        notes: Notes | None = None,
     ) -> None:
         self._names = dict(names or {})
         self._made_names = made_names
+        self._notes = notes or Notes()
         self.changes = found.changes + tuple(
             f"stage '{old}' is called '{new}' from now on" for old, new in self._names.items()
         )
@@ -209,7 +231,7 @@ class Upgrade:
         nobody else prepares epochs for."""
         began, (epoch, mended) = time.monotonic(), self.standing()
         former = self._ledger.graph()
-        version = former.version + 1 if former else 1
+        version = self._ledger.next_graph()
         spark = self._ledger.spark
         if self.moves_sources:
             spark = f"{SPARK}-{version}-{incarnation}"
@@ -233,10 +255,16 @@ class Upgrade:
             spark=spark,
             made_names=list(self._made_names),
             renamed=self._names | times_renamed(list(self._stored.values()), self._asked, self._names),
+            former=former.version if former is not None and former.version != version - 1 else None,
+            names=dict(self._notes.names),
+            updates=[dict(one) for one in self._notes.updates],
         )
         if not self._converts:  # log and checkpoints are in the terms of both
             kept = (former.epoch, former.packs, former.slices, former.mends) if former else (0, [], [], 0)
-            graph = replace(graph, epoch=kept[0], packs=kept[1], slices=kept[2], mends=kept[3])
+            packed = former.begun if former is not None and former.packs else None
+            graph = replace(
+                graph, epoch=kept[0], packs=kept[1], slices=kept[2], mends=kept[3], packed=packed, kept=True
+            )
         elif epoch:
             manifest = self._checkpoint(incarnation, epoch, version)
             graph = replace(graph, packs=list(manifest.packs), slices=list(manifest.slices))

@@ -27,6 +27,13 @@ class Timekeeper:
         self._stood: dict[str, tuple[int | None, int]] = {}  # stage → watermark, and for how many epochs it has stood
         self._told: set[str] = set()
 
+    def follow(self, stages: Sequence[StagePlan]) -> None:
+        """The job has these stages now. What is known of those that are gone is forgotten: no name comes back."""
+        self._stages = stages
+        names, times = {stage.name for stage in stages}, {name for stage in stages for name in stage.time.observed}
+        self.watermarks = {name: mark for name, mark in self.watermarks.items() if name in names}
+        self.times = {name: latest for name, latest in self.times.items() if name in times}
+
     def take(self, prepare: Prepare) -> None:
         """What a stored ``prepare`` says counts."""
         self.times.update(prepare.times)

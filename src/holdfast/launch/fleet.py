@@ -78,6 +78,10 @@ class Fleet:
         self._pinger = threading.Thread(target=until_exit(self._ping_all), daemon=True, name="holdfast-pings")
         self._pinger.start()
 
+    def rehost(self, host: Host) -> None:
+        """What containers that start from now on are told of the job."""
+        self._host = host
+
     def start(self, count: int) -> list[str]:
         """Start ``count`` containers; the names of those that host the job now.
 

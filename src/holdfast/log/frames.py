@@ -43,6 +43,7 @@ _NOUNS = {
     b"pack": "a checkpoint pack",
     b"prep": "a prepare file",
     b"mark": "a mark of an epoch that failed",
+    b"left": "a note of what an epoch goes on without",
     b"takn": "a note that a sink has an epoch",
     b"cmit": "a commit file",
     b"ownr": "an owner file",

@@ -10,18 +10,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.log.records import UNNAMED, GraphFile, JobFile, Prepare
+from holdfast.log.records import UNNAMED, GraphFile, JobFile, Manifest, Prepare
 
 
 @dataclass(frozen=True)
 class Graphs:
     first: JobFile | None
     later: tuple[GraphFile, ...] = ()
-    """The oldest first, without a gap."""
+    """The oldest first, without a gap; also those that never counted."""
 
     @property
     def newest(self) -> int:
         return self.later[-1].version if self.later else 0
+
+    def before(self, version: int, *, live: bool = False) -> list[int]:
+        """This version and those that it came from, the newest first; if ``live``, only as far as every shape of state
+        was kept: what the log has in terms of any of those goes on in terms of the next."""
+        known = {one.version: one for one in self.later}
+        found = [version]
+        while version in known and (known[version].live or known[version].kept or not live):
+            version = known[version].follows
+            found.append(version)
+        return found
+
+    def notes(self) -> tuple[dict[str, str], list[dict[str, Any]]]:
+        """What jobs call their stages where the store calls them otherwise, and what was changed while they ran."""
+        if self.later:
+            return self.later[-1].names, self.later[-1].updates
+        return (self.first.names if self.first is not None else {}), []
 
     def version_of(self, prepare: Prepare) -> int:
         """The graph by which an epoch was finished: the one that its prepare names, unless that failed and a later one
@@ -39,3 +55,8 @@ class Graphs:
         if version == 0:
             return self.first.stages if self.first is not None else ()
         return next((one.stages for one in self.later if one.version == version), ())
+
+    def version_of_checkpoint(self, manifest: Manifest, version: int) -> int:
+        """The graph that a checkpoint has the stages of, for a job of that ``version``: those of old say none, and are
+        from before any change was made while a job ran."""
+        return self.before(version, live=True)[-1] if manifest.graph is None else manifest.graph

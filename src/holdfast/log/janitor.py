@@ -40,7 +40,8 @@ ROUND_SECONDS = 10.0
 """How long one round deletes at most; the next one goes on."""
 
 _PREPARE = re.compile(r"(\d{10,})\.(\d+)")
-_MARK = re.compile(r"(\d{10,})\.[a-z].*")
+_MARK = re.compile(r"(\d{10,})\.(?!without)[a-z].*")
+_WITHOUT = re.compile(r"(\d{10,})\.without\d+")
 _MAKING = re.compile(r"\..+(\.tmp|\.tmp\.crc|\.[0-9a-f]{32})|probe-[0-9a-f]+")
 _SPARK = re.compile(rf"{SPARK}(?:-(\d+)-\d+)?")
 
@@ -57,6 +58,7 @@ class Held:
     prepares: frozenset[Level] = frozenset()
     named: Mapping[Level, frozenset[str]] = field(default_factory=dict)  # by those prepares that were looked at
     marks: Mapping[str, int] = field(default_factory=dict)  # → epoch
+    without: Mapping[str, int] = field(default_factory=dict)  # notes of what an epoch goes on without → epoch
     commits: tuple[int, ...] = ()
     manifests: tuple[Manifest, ...] = ()  # of the job's graph, that can be read; the oldest first
     manifest_files: tuple[int, ...] = ()
@@ -116,7 +118,8 @@ def _prepares_and_commits(held: Held, cut: int) -> list[str]:
     recent = set(sorted({epoch for epoch, _ in held.prepares})[-KEPT:])
     gone = [key for key in sorted(held.prepares) if key[0] <= cut and key[0] not in recent]
     done = [epoch for epoch in sorted(held.commits)[:-KEPT] if epoch <= cut]
-    return [Prepare.file_of(*key) for key in gone] + [f"commit/{epoch:010d}" for epoch in done]
+    noted = [name for name, epoch in held.without.items() if any(epoch == key[0] for key in gone)]
+    return [*(Prepare.file_of(*key) for key in gone), *noted, *(f"commit/{epoch:010d}" for epoch in done)]
 
 
 def _folder_may_go(held: Held, folder: str) -> bool:
@@ -177,6 +180,7 @@ class Janitor:
             prepares,
             self._named(ledger, segments, prepares),
             {f"prepare/{name}": int(match[1]) for name in files if (match := _MARK.fullmatch(name))},
+            {f"prepare/{name}": int(match[1]) for name in files if (match := _WITHOUT.fullmatch(name))},
             tuple(int(name) for name in section.list("commit") if name.isdecimal()),
             tuple(ledger.manifests(on_corrupt=lambda _: None)),
             tuple(

@@ -12,95 +12,44 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Generic, Protocol, TypeVar
+from functools import cached_property
 
 from holdfast.errors import CorruptionError, FencedError, StoreError
 from holdfast.log.differences import differences
 from holdfast.log.graphs import Graphs
+from holdfast.log.marks import Marks
+from holdfast.log.numbered import Numbered, read_record
 from holdfast.log.records import (
     SPARK,
     Commit,
-    Fence,
     GraphFile,
     JobFile,
     Manifest,
-    Mark,
     Owner,
     Prepare,
     Routing,
-    Taken,
 )
 from holdfast.log.store import Store
 
 _PREPARE = re.compile(r"(\d{10,})\.(\d+)")
 
 
-class _Record(Protocol):
-    @property
-    def file(self) -> str: ...
-    def to_bytes(self) -> bytes: ...
-
-
-R = TypeVar("R", bound=_Record)
-
-
-class _Numbered(Generic[R]):
-    """A folder of files numbered without gaps, of which the newest counts."""
-
-    def __init__(self, store: Store, file_of: Callable[[int], str], read: Callable[[bytes, str], R]) -> None:
-        self._store = store
-        self._file_of = file_of
-        self._read = read
-        self._folder, _, first = file_of(0).partition("/")
-        self._suffix = first.lstrip("0")
-        self._newest: tuple[int, R] | None = None
-
-    def numbers(self) -> list[int]:
-        found = (name.removesuffix(self._suffix) for name in self._store.list(self._folder))
-        return sorted(int(name) for name in found if name.isdecimal())
-
-    def get(self, number: int) -> R | None:
-        file = self._file_of(number)
-        return _read(self._store, file, self._read)
-
-    def put(self, number: int, record: R) -> tuple[R, bool]:
-        """The record that has the number from now on, and whether it is ours."""
-        won = self._store.put_if_absent(record.file, record.to_bytes())
-        found = record if won else self.get(number)
-        if found is None:
-            raise StoreError(f"{record.file} was there and is gone: somebody is deleting files of {self._store.uri}")
-        if self._newest is None or number >= self._newest[0]:
-            self._newest = (number, found)
-        return found, won
-
-    def newest(self) -> R | None:
-        if self._newest is None:
-            numbers = self.numbers()
-            record = self.get(numbers[-1]) if numbers else None
-            if record is None:
-                return None
-            self._newest = (numbers[-1], record)
-        while (later := self.get(self._newest[0] + 1)) is not None:
-            self._newest = (self._newest[0] + 1, later)
-        return self._newest[1]
-
-
-class Ledger:
+class Ledger(Marks):
     """What the store knows of a job (and of one section of it). One thread at a time."""
 
     def __init__(self, store: Store, section: str = "") -> None:
         self.store = store
         self.section_name = section
         self.section = store.sub(section) if section else store
-        self._owners = _Numbered(store, Owner.file_of, Owner.from_bytes)
-        self._graphs = _Numbered(store, GraphFile.file_of, GraphFile.from_bytes)
+        self._owners = Numbered(store, Owner.file_of, Owner.from_bytes)
+        self._graphs = Numbered(store, GraphFile.file_of, GraphFile.from_bytes)
         self._graph: tuple[GraphFile | None] | None = None  # once somebody has looked
         self._history: Graphs | None = None
-        self._routings = _Numbered(store, Routing.file_of, Routing.from_bytes)
-        self._commits = _Numbered(self.section, Commit.file_of, Commit.from_bytes)
-        self._manifests = _Numbered(self.section, Manifest.file_of, Manifest.from_bytes)
+        self._routings = Numbered(store, Routing.file_of, Routing.from_bytes)
+        self._commits = Numbered(self.section, Commit.file_of, Commit.from_bytes)
+        self._manifests = Numbered(self.section, Manifest.file_of, Manifest.from_bytes)
         self._last_prepared: tuple[int, int] | None = None
         self._names: dict[tuple[int, int], dict[str, str]] = {}  # from one version of the graph to another
 
@@ -140,18 +89,53 @@ class Ledger:
     def graph(self, *, again: bool = False) -> GraphFile | None:
         """The graph that the job was changed to last; None while it has the one of its job file.
 
-        Looked up once, or ``again``: whoever runs a job runs one graph, and is replaced before there is another.
+        Looked up once, or ``again``: whoever runs a job knows when it has another.
         """
         if self._graph is None or again:
-            self._graph = (self._graphs.newest(),)
+            self._graph = (self._counting(),)
         return self._graph[0]
+
+    def _counting(self) -> GraphFile | None:
+        """The newest, but for those made while the job ran that no prepare came to name."""
+        found = self._graphs.newest()
+        if found is not None and found.live:
+            last = self.last_prepared()
+            prepare = read_record(self.section, Prepare.file_of(*last), Prepare.from_bytes) if last else None
+            named = prepare.graph if prepare is not None else 0
+            while found is not None and found.live and found.version > named:
+                found = self._graphs.get(found.follows)
+        return found
+
+    def graph_of(self, version: int) -> GraphFile:
+        """The graph of that version, which a prepare names."""
+        found = self._graphs.get(version)
+        if found is None:
+            raise CorruptionError(
+                f"{self.store.uri}/{GraphFile.file_of(version)} is missing, and the log is in its terms.",
+                safe="Nothing was changed.",
+                todo="Bring the file back from a copy of the store.",
+            )
+        return found
+
+    def go_on_by(self, graph: GraphFile) -> None:
+        """The job has that graph now: somebody has named it."""
+        self._graph = (graph,)
+
+    def next_graph(self) -> int:
+        """The number of the next one: those that never counted keep theirs."""
+        newest = self._graphs.newest()
+        return newest.version + 1 if newest is not None else 1
 
     def graphs(self) -> Graphs:
         """All that the job has had, up to the one it has."""
         newest = self.graph()
         if self._history is None or self._history.newest != (newest.version if newest else 0):
-            later = [self._graphs.get(version) for version in range(1, newest.version + 1)] if newest else []
-            self._history = Graphs(self.find_job(), tuple(one for one in later if one is not None))
+            known = self._history or Graphs(self.find_job())
+            later = [
+                self._graphs.get(version) for version in range(known.newest + 1, newest.version + 1 if newest else 0)
+            ]
+            kept = [one for one in known.later if newest is not None and one.version <= newest.version]
+            self._history = Graphs(known.first or self.find_job(), (*kept, *(one for one in later if one is not None)))
         return self._history
 
     @property
@@ -209,9 +193,11 @@ class Ledger:
 
     def get_prepare(self, epoch: int, level: int) -> Prepare | None:
         file = Prepare.file_of(epoch, level)
-        prepare = _read(self.section, file, Prepare.from_bytes)
+        prepare = read_record(self.section, file, Prepare.from_bytes)
         if prepare is not None:
             self._remember(prepare)
+            if self._is_hub and (left := self.left_out(epoch)) is not None:
+                prepare = replace(prepare, left_out=left.stages)
             if names := self._names_since(prepare.graph):
                 prepare = prepare.renamed(names)
         return prepare
@@ -238,7 +224,14 @@ class Ledger:
         It is not if two drivers were at work: one that did not know yet that it was replaced, and its successor. The
         levels that the graph mends were there before it, and are the same in terms of both.
         """
-        graph = self.graph()
+        graph, version = self.graph(), self._version
+        if prepare.graph > version or (graph is not None and graph.live and prepare.graph != version):
+            raise FencedError(
+                f"{self.section.uri}/{prepare.file} is in terms of version {prepare.graph} of the job's graph, and "
+                f"this driver has version {version}: another driver was at work while the job was changed.",
+                safe="That epoch is prepared, and is what it is; nothing else was changed.",
+                todo="Start again, one driver only: it goes on with the graph that the prepare names.",
+            )
         if graph is None or (prepare.fence.epoch == graph.epoch + 1 and prepare.level <= graph.mends):
             return
         if prepare.fence.epoch > graph.epoch and prepare.graph < graph.version:
@@ -251,33 +244,16 @@ class Ledger:
                 "is not, delete the prepare, which nobody has applied.",
             )
 
-    def mark_failed(self, fence: Fence, text: str) -> None:
-        """Applying the epoch raised and was taken back: it may become what other functions make of it."""
-        mark = Mark(fence, "failed", self._version, text)
-        self.section.put_if_absent(mark.file, mark.to_bytes())
+    @property
+    def _is_hub(self) -> bool:
+        """Whether it has jobs of which one may be left out."""
+        graph = self.graph()
+        return bool(graph.names) if graph is not None else self._hub_file
 
-    def mark_applied(self, fence: Fence) -> None:
-        """Before the sinks of an epoch: from here on it is what these functions made of it."""
-        mark = Mark(fence, "applied", self._version)
-        self.section.put_if_absent(mark.file, mark.to_bytes())
-
-    def failed(self, epoch: int) -> Mark | None:
-        """The mark of an epoch that raised with the graph there is, unless its sinks may have begun nevertheless."""
-        mark = _read(self.section, Mark.file_of(epoch, "failed", self._version), Mark.from_bytes)
-        prepare = self.get_prepare(epoch, 1) if mark is not None else None
-        # A graph that only has other names for its stages finishes what the functions of the one before have begun.
-        versions = range(prepare.graph if prepare is not None else self._version, self._version + 1)
-        if any(self.section.exists(Mark.file_of(epoch, "applied", version)) for version in versions):
-            return None
-        return mark
-
-    def put_taken(self, taken: Taken) -> None:
-        """The sink has the epoch, also for whoever finishes it after us."""
-        self.section.put_if_absent(taken.file, taken.to_bytes())
-
-    def taken(self, epoch: int, sinks: Iterable[str]) -> frozenset[str]:
-        """Those of the sinks that are known to have the epoch."""
-        return frozenset(sink for sink in sinks if _read(self.section, Taken.file_of(epoch, sink), Taken.from_bytes))
+    @cached_property
+    def _hub_file(self) -> bool:
+        job = self.find_job()
+        return job is not None and bool(job.names)
 
     @property
     def _version(self) -> int:
@@ -388,13 +364,3 @@ class Ledger:
     def _prepared(self) -> list[tuple[int, int]]:
         matches = (_PREPARE.fullmatch(name) for name in self.section.list("prepare"))
         return sorted((int(match[1]), int(match[2])) for match in matches if match)
-
-
-def _read(store: Store, file: str, parse: Callable[[bytes, str], R]) -> R | None:
-    data = store.read_if_present(file)
-    if data is None:
-        return None
-    record = parse(data, f"{store.uri}/{file}")
-    if record.file != file:
-        raise CorruptionError(f"{store.uri}/{file} holds what was written as {record.file}")
-    return record

@@ -29,6 +29,7 @@ __all__ = [
     "Fence",
     "GraphFile",
     "JobFile",
+    "LeftOut",
     "Manifest",
     "Mark",
     "Owner",
@@ -131,6 +132,7 @@ class Prepare:
     routing: int = 0
     sinks: dict[str, int] = field(default_factory=dict)
     graph: int = 0  # the version of the graph in whose terms it is
+    left_out: tuple[str, ...] = ()  # stages that go along without rows, because their job has raised
     spark: Carried | None = None  # of level 1
     attachments: tuple[bytes, ...] = ()
 
@@ -156,6 +158,8 @@ class Prepare:
         said |= {"fence": asdict(self.fence), "segments": [asdict(ref) for ref in self.segments]}
         said["ranges"] = _ranges_to(self.ranges)
         said["spark"] = asdict(self.spark) if self.spark else None
+        if not self.left_out:
+            del said["left_out"]
         return _pack(b"prep", said, self.attachments)
 
     @classmethod
@@ -164,6 +168,7 @@ class Prepare:
         said.setdefault("graph", UNNAMED)
         said["fence"] = Fence(**said["fence"])
         said["ranges"] = _ranges_from(said)
+        said["left_out"] = tuple(said.get("left_out", ()))
         said["segments"] = tuple(_segment_from(ref) for ref in said["segments"])
         if spark := said.get("spark"):
             said["spark"] = Carried(**(spark | {"names": tuple(spark["names"])}))
@@ -212,6 +217,35 @@ class Mark:
     def from_bytes(cls, data: bytes, name: str) -> Mark:
         said, _ = _unpack(data, name, b"mark")
         return cls(**(said | {"fence": Fence(**said["fence"])}))
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """That an epoch which is prepared goes on without these stages: applying it raised in one of them, and no sink has
+    had any of it. The ``number``-th such note of the epoch has those of the notes before, too."""
+
+    fence: Fence
+    number: int
+    stages: tuple[str, ...]
+    text: str = ""
+    sealed: bool = False
+    """It is the last: sinks may have begun."""
+
+    @staticmethod
+    def file_of(epoch: int, number: int) -> str:
+        return f"prepare/{epoch:010d}.without{number}"
+
+    @property
+    def file(self) -> str:
+        return self.file_of(self.fence.epoch, self.number)
+
+    def to_bytes(self) -> bytes:
+        return _pack(b"left", asdict(self))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str) -> LeftOut:
+        said, _ = _unpack(data, name, b"left")
+        return cls(**(said | {"fence": Fence(**said["fence"]), "stages": tuple(said["stages"])}))
 
 
 @dataclass(frozen=True)
@@ -331,6 +365,7 @@ class Manifest:
     packs: tuple[str, ...]
     slices: tuple[int, ...]  # slice s is in packs[slices[s]]
     verified_by: str
+    graph: int | None = None  # in whose terms its epoch is; None, as in stores of before: the one of its time
 
     @staticmethod
     def file_of(epoch: int) -> str:
@@ -344,7 +379,8 @@ class Manifest:
         return self.packs[self.slices[slice]]
 
     def to_bytes(self) -> bytes:
-        return _pack(b"mani", asdict(self))
+        said = asdict(self)
+        return _pack(b"mani", said if self.graph is not None else {k: v for k, v in said.items() if k != "graph"})
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> Manifest:
@@ -366,6 +402,7 @@ class JobFile:
     stages: list[dict[str, Any]] = field(default_factory=list)  # plain stage plans; stores of old have none
     hash_seed: int = 0  # PYTHONHASHSEED of every container, for the life of the job; see ``__post_init__``
     made_names: list[str] = field(default_factory=list)  # of stages that nobody has named
+    names: dict[str, str] = field(default_factory=dict)  # as in ``GraphFile``
 
     file = "job.json"
 
@@ -375,7 +412,7 @@ class JobFile:
             object.__setattr__(self, "hash_seed", zlib.crc32(self.job_id.encode()) or 1)
 
     def to_bytes(self) -> bytes:
-        return _to_json(asdict(self))
+        return _to_json(_without_later(asdict(self)))
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> JobFile:
@@ -391,6 +428,10 @@ class GraphFile:
     ``epoch``, which had failed or differs by names alone (``renamed``), the first ``mends`` levels were prepared before
     and are finished by this graph. And so does the folder of Spark's own checkpoint, which depends on what reads the
     sources.
+
+    A ``live`` graph was made while the job ran. It changes no shape of any state, so ``epoch`` and the checkpoint are
+    those of the graph before, and it begins with the first epoch whose prepare names it. Until then it counts for
+    nothing: its driver may have died in between, and then it never counts.
     """
 
     version: int
@@ -408,10 +449,22 @@ class GraphFile:
     made_names: list[str] = field(default_factory=list)  # as in ``JobFile``
     renamed: dict[str, str] = field(default_factory=dict)
     """Names of stages and their times in what was prepared before, and what they are now."""
+    live: bool = False
+    former: int | None = None  # the version that it follows; None: the one before
+    names: dict[str, str] = field(default_factory=dict)
+    """Of a hub: what its jobs call their stages, and what they are called here."""
+    updates: list[dict[str, Any]] = field(default_factory=list)
+    """What was changed while the job ran, beside what its program draws: to be changed again at its next start."""
+    packed: int | None = None  # the version that ``packs`` were made for; None: this one
+    kept: bool = False  # no shape of any state is another than in the graph before, though it was made at a start
 
     @staticmethod
     def file_of(version: int) -> str:
         return f"graph/{version:010d}.json"
+
+    @property
+    def follows(self) -> int:
+        return self.version - 1 if self.former is None else self.former
 
     @property
     def file(self) -> str:
@@ -423,14 +476,33 @@ class GraphFile:
         if not self.packs:
             return None
         fence = Fence(self.incarnation, self.epoch, 0)
-        return Manifest(self.epoch, fence, tuple(self.packs), tuple(self.slices), "the driver that changed the graph")
+        by = "the driver that changed the graph"
+        return Manifest(self.epoch, fence, tuple(self.packs), tuple(self.slices), by, self.begun)
+
+    @property
+    def begun(self) -> int:
+        """The version whose stages its checkpoint has."""
+        return self.version if self.packed is None else self.packed
 
     def to_bytes(self) -> bytes:
-        return _to_json(asdict(self))
+        return _to_json(_without_later(asdict(self)))
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> GraphFile:
         return cls(**_from_json(data, name))
+
+
+_LATER = {"live", "former", "names", "updates", "packed", "kept"}
+
+
+def _without_later(said: dict[str, Any]) -> dict[str, Any]:
+    """What only hubs and live changes have is left out elsewhere: versions of before read the rest."""
+    nothing: tuple[object, ...] = (False, None, {}, [])
+    return {
+        name: value
+        for name, value in said.items()
+        if name not in _LATER or not any(type(value) is type(one) and value == one for one in nothing)
+    }
 
 
 def _ranges_to(ranges: Ranges) -> dict[str, Any]:

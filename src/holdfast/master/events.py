@@ -129,6 +129,25 @@ class Started(Event):
     """Of sinks that wait for another one of the epoch, which."""
     sinks_read: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Of sinks that need not be called where the stages that they read put out nothing, these stages."""
+    sinks_left_out: frozenset[str] = frozenset()
+    """See ``SinksLeftOut``."""
+
+
+@dataclass(frozen=True)
+class GraphChanged(Event):
+    """From the next epoch on the job has another graph; none is in flight. See ``Started``."""
+
+    levels: int
+    sinks: tuple[str, ...]
+    sinks_after: Mapping[str, str] = field(default_factory=dict)
+    sinks_read: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SinksLeftOut(Event):
+    """These sinks, and no others, are not called any more until this is said anew: their jobs go along without rows."""
+
+    sinks: frozenset[str]
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,9 @@ class Flight:
         One that another driver has prepared may have been given to all sinks by that, and to each with a number.
         """
         if not self.prepared or self.prepared[0].fence.incarnation != job.incarnation:
-            return set()
-        return {sink for sink, stages in job.sinks_read.items() if not self.stirred.intersection(stages)}
+            return set(job.sinks_left_out)
+        read = job.sinks_read.items()
+        return {sink for sink, stages in read if not self.stirred.intersection(stages)} | job.sinks_left_out
 
     def sinks_left(self, job: Started) -> list[str]:
         over = self.sinks_done | self.silent(job)

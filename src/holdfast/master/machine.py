@@ -15,6 +15,7 @@ not (``elastic``).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NoReturn
 
 from holdfast.errors import ContainerError, StoreError
@@ -41,6 +42,7 @@ from holdfast.master.events import (
     EpochWanted,
     Event,
     Failed,
+    GraphChanged,
     IntakeDone,
     LoadsSeen,
     ManifestStored,
@@ -55,6 +57,7 @@ from holdfast.master.events import (
     ScaleWanted,
     ShardsSaved,
     SinkDone,
+    SinksLeftOut,
     Started,
     Undone,
 )
@@ -134,6 +137,10 @@ class Master(View):
             case Clock(at):
                 self._now = max(self._now, at)
                 elastic.clock(at)
+            case GraphChanged():
+                self._change(event)
+            case SinksLeftOut(sinks):
+                self._job = replace(self._job, sinks_left_out=sinks)
             case ContainerJoined():
                 elastic.join(event)
             case ContainerLost():
@@ -182,6 +189,17 @@ class Master(View):
         if job.prepared:
             self._flight = Flight(job.prepared[0].ranges, list(job.prepared), sinks_done=set(job.sinks_done))
         return None
+
+    def _change(self, graph: GraphChanged) -> None:
+        invariant(not self._busy and self.resting, "the graph changes in the middle of an epoch")
+        self._job = replace(
+            self._job,
+            levels=graph.levels,
+            sinks=graph.sinks,
+            sinks_after=graph.sinks_after,
+            sinks_read=graph.sinks_read,
+        )
+        self._progress.levels = graph.levels
 
     def _lose(self, event: ContainerLost) -> None:
         container = event.container

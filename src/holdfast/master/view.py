@@ -47,6 +47,16 @@ class View:
         return Fence(self._job.incarnation, self.committed + 1, self._attempt)
 
     @property
+    def resting(self) -> bool:
+        """Nothing of the next epoch is prepared."""
+        return self._flight is None or not self._flight.prepared
+
+    @property
+    def begun(self) -> int:
+        """The newest epoch that is prepared."""
+        return self.committed + (not self.resting)
+
+    @property
     def gathered(self) -> bool:
         """As many containers as wanted came together, and one of them still lives."""
         return self._elastic.members.gathered

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import traceback
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +80,12 @@ class Context:
     def clock(self) -> dt.datetime:
         """The epoch's processing time; the same for all its calls, and when it is applied again."""
         return moment(self._calls.work.time.clock)
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """What ``process(parameters=…)`` or ``run.update(parameters=…)`` said last: the same for all calls of an
+        epoch."""
+        return self._calls.operator.parameters
 
     def emit(self, row: Any, to: str = MAIN) -> None:
         """Put a dict or an Arrow batch out on that output."""

@@ -10,10 +10,12 @@ the same. It gets no wall clock (``context.clock`` is the epoch's), should take 
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -51,7 +53,7 @@ class ProcessSpec(Spec):
     """A stage with a function of the user's own."""
 
     kind = "process"
-    free = frozenset({"values", "time", "function", "states", "outputs", "rows", "errors", "drop_late"})
+    free = frozenset({"values", "time", "function", "states", "outputs", "rows", "errors", "drop_late", "parameters"})
     calls_users = True
 
     keys: tuple[Column, ...]
@@ -66,6 +68,8 @@ class ProcessSpec(Spec):
     rows: str = "dicts"
     errors: str = "fail"
     drop_late: bool = False
+    parameters: str = "{}"
+    """What the function finds as ``context.parameters``, as JSON."""
 
     @classmethod
     def drafted(
@@ -79,6 +83,7 @@ class ProcessSpec(Spec):
         rows: str,
         errors: str,
         drop_late: bool,
+        parameters: str = "{}",
     ) -> ProcessSpec:
         refuse_updating(draft, "process")
         item = draft.inputs[0]
@@ -96,10 +101,18 @@ class ProcessSpec(Spec):
             rows=rows,
             errors=errors,
             drop_late=drop_late,
+            parameters=parameters,
         )
 
     def build(self) -> ProcessOperator:
         return ProcessOperator(self)
+
+    def calling(self, function: bytes | None, parameters: str | None) -> ProcessSpec:
+        return replace(
+            self,
+            function=self.function if function is None else function,
+            parameters=self.parameters if parameters is None else parameters,
+        )
 
     def tables(self) -> tuple[Layout, ...]:
         """Without the function, which may not even load any more when a graph changes."""
@@ -118,7 +131,7 @@ class ProcessSpec(Spec):
 
     def mendable(self, *, above: bool, null: bool) -> ProcessSpec:
         """Function and states; not outputs, because the sinks of an epoch are fixed with its first level."""
-        return replace(self, function=b"", states=()) if above else self.essence()
+        return replace(self, function=b"", states=(), parameters="{}") if above else self.essence()
 
     def difference(self, asked: ProcessSpec) -> Difference:
         found = super().difference(asked)
@@ -137,6 +150,8 @@ class ProcessSpec(Spec):
         told += [f"state '{name}' is gone: it is dropped" for name in before if name not in now]
         if not same_function(self.function, asked.function):
             told.append("its function is another: it is called from the next epoch on")
+        if self.parameters != asked.parameters:
+            told.append(f"its parameters are {asked.parameters}")
         return Difference(tuple(told), tuple(refused))
 
     def reshaped(self, table: int, copy: pa.RecordBatch) -> pa.RecordBatch:
@@ -179,6 +194,7 @@ class ProcessOperator(KeyedOperator):
                 safe=_REFUSED,
                 todo="give the stream an event time, or count the state's ttl by='clock'.",
             )
+        self.parameters: Mapping[str, Any] = MappingProxyType(json.loads(spec.parameters))
         self._row_dicts = _row_maker([column.name for column in spec.values])
 
     # -- the operator of a slice

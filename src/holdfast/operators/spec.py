@@ -111,6 +111,10 @@ class Spec:
         """Whether an epoch runs code that is not ours, and can fail by it."""
         return False
 
+    def calling(self, function: bytes | None, parameters: str | None) -> Self | None:
+        """The same with another function, or with other parameters (None: as they are); None: it calls no function."""
+        return None
+
     @property
     def holds_rows_by_key(self) -> bool:
         """Whether it has one row for a key, that others may look up."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 from pyspark.sql.types import StructType
 
@@ -127,12 +127,26 @@ class PlannedStage:
         return bool(self.plan.time.observed or self.plan.time.follows)
 
 
+@dataclass(frozen=True)
+class Notes:
+    """Of a hub: what its jobs call the stages that the store calls otherwise; and what was changed while it ran, beside
+    what its program draws, to be done again at the next start."""
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    updates: tuple[Mapping[str, Any], ...] = ()
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """A job's stages and sinks in their order, whoever runs the steps between them."""
 
     planned: tuple[PlannedStage, ...]
     sinks: tuple[Sink, ...]
+
+    @property
+    def notes(self) -> Notes:
+        """What a store is to keep of it beside its stages."""
+        return Notes()
 
     @property
     def levels(self) -> int:
@@ -159,12 +173,21 @@ class Plan:
         return self if how is None else self._with_operators(lambda spec: spec.overflowing(how))
 
     def _with_operators(self, change: Callable[[Spec], Spec]) -> Self:
-        return replace(self, planned=tuple(_with_operator(one, change(one.plan.operator)) for one in self.planned))
+        return replace(self, planned=tuple(with_operator(one, change(one.plan.operator)) for one in self.planned))
 
     def numbered(self, history: Sequence[Sequence[StagePlan]]) -> Self:
         """The same plan with its inputs numbered as in a store with that history of graphs."""
         places = numbered(self.stages, history)
         return replace(self, planned=tuple(_placed(stage, places[stage.plan.name]) for stage in self.planned))
+
+    def in_order(self) -> Self:
+        """The same plan with its inputs numbered in the order of its stages, for stages that were drawn apart."""
+        found, number = [], 0
+        for stage in self.planned:
+            places = tuple(replace(item.place, number=number + at) for at, item in enumerate(stage.inputs))
+            found.append(_placed(stage, places))
+            number += len(places)
+        return replace(self, planned=tuple(found))
 
     def intake(self, level: int) -> list[StageInput]:
         """The inputs whose rows are taken in at that level, in the order of their numbers."""
@@ -195,7 +218,7 @@ class Plan:
         return [leaf for node in nodes for leaf in leaves(node) if isinstance(leaf, Source)]
 
 
-def _with_operator(stage: PlannedStage, spec: Spec) -> PlannedStage:
+def with_operator(stage: PlannedStage, spec: Spec) -> PlannedStage:
     if spec is stage.plan.operator:
         return stage
     plan = replace(stage.plan, operator=spec)

@@ -83,6 +83,8 @@ class Draft:
     lateness: int = 0
     ahead: int | None = None
     ports: list[str] = field(default_factory=lambda: [""])
+    called: str = ""
+    """What the drawing calls it; ``name`` is what the store does."""
     made_name: bool = False
     after: Stage | None = None
     """A stage that must have applied the epoch before this one does, though no row of it comes here."""

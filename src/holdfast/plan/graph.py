@@ -45,6 +45,8 @@ class Step:
     epochal: bool = False
     opaque: bool = False
     """It may be anything: it may even make rows of none."""
+    text: str = ""
+    """What it was given, where that says all there is to it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,8 +160,24 @@ def evaluate(node: Node, frames: Mapping[Node, S], hidden: tuple[str, ...] = ())
                     )
             return result
         case Union():
-            left, right = (evaluate(side, frames, hidden) for side in (node.left, node.right))
-            return union_of(left, right, hidden)
+            return _united([evaluate(side, frames, hidden) for side in _sides(node)], hidden)
+
+
+def _sides(node: Node) -> Iterator[Node]:
+    """What a union is of, and unions in it."""
+    if isinstance(node, Union):
+        yield from _sides(node.left)
+        yield from _sides(node.right)
+    else:
+        yield node
+
+
+def _united(rows: list[S], hidden: tuple[str, ...]) -> S:
+    """Two by two: a union of many on top of each other costs Spark their number squared."""
+    if len(rows) == 1:
+        return rows[0]
+    half = (len(rows) + 1) // 2
+    return union_of(_united(rows[:half], hidden), _united(rows[half:], hidden), hidden)
 
 
 def union_of(left: S, right: S, hidden: tuple[str, ...]) -> S:

@@ -40,6 +40,11 @@ def _leaf_name(leaf: Source | Output) -> str:
     return leaf.name if isinstance(leaf, Source) else "_".join(filter(None, (leaf.stage.name, leaf.port)))
 
 
+def job_of(stage: str) -> str:
+    """The job of a hub that has drawn a stage, by its name in the store; "": it is a job's own."""
+    return stage.partition("/")[0] if "/" in stage else ""
+
+
 def by_number(stored: Sequence[StagePlan], asked: Sequence[StagePlan]) -> dict[str, str]:
     """The names that stages have now which a store calls by their order; empty where it calls all of them by name."""
     before, now = {plan.name for plan in stored}, {plan.name for plan in asked}
@@ -89,6 +94,8 @@ def mistakable(
     new = [plan for plan in asked if plan.name not in before]
     for old in gone:
         for other in new:
+            if job_of(old.name) != job_of(other.name):
+                continue
             alike = not compare([old], [replace(other, name=old.name)]).refusals
             if other.name in made_now or alike:
                 return old.name, other.name

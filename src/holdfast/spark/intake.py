@@ -123,7 +123,8 @@ class IntakeTask:
         self._attempt = attempt
         self._writer = SegmentWriter(intake.slices)
         self._pending: list[list[pa.RecordBatch]] = [[] for _ in intake.hashed_keys]
-        self._pending_rows = self._pending_bytes = 0
+        self._pending_rows = [0] * len(self._pending)
+        self._pending_bytes = 0
         self._input_rows = 0
         self._spilled = False
         self._times: dict[str, int] = {}
@@ -180,10 +181,12 @@ class IntakeTask:
         if self._intake.times and (time := self._intake.times[number]) is not None:
             rows = self._timed(rows, time)
         self._pending[number].append(rows)
-        self._pending_rows += rows.num_rows
+        self._pending_rows[number] += rows.num_rows
         self._pending_bytes += rows.nbytes
-        if self._pending_rows >= BLOCK_ROWS or self._pending_bytes >= BLOCK_BYTES:
+        if self._pending_bytes >= BLOCK_BYTES:
             self._flush()
+        elif self._pending_rows[number] >= BLOCK_ROWS:  # each input for itself: of many, none comes in crumbs
+            self._flush_one(number)
 
     def _timed(self, rows: pa.RecordBatch, time: EventTime) -> pa.RecordBatch:
         """Note the largest event times; rows whose time cannot be right stay out."""
@@ -213,14 +216,19 @@ class IntakeTask:
     def _flush(self) -> None:
         for number, batches in enumerate(self._pending):
             if batches:
-                block = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-                keys = self._intake.hashed_keys[number]
-                block = with_hashes(block, keys) if keys else hash_first(block)
-                if self._intake.cuts and (wanted := self._intake.cuts[number]) is not None:
-                    block = cut(block, keys, wanted)
-                self._writer.append(self._number(number), block, slice_numbers(block, self._intake.slices))
-                batches.clear()
-        self._pending_rows = self._pending_bytes = 0
+                self._flush_one(number)
+
+    def _flush_one(self, number: int) -> None:
+        batches = self._pending[number]
+        block = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        self._pending_bytes -= sum(rows.nbytes for rows in batches)
+        keys = self._intake.hashed_keys[number]
+        block = with_hashes(block, keys) if keys else hash_first(block)
+        if self._intake.cuts and (wanted := self._intake.cuts[number]) is not None:
+            block = cut(block, keys, wanted)
+        self._writer.append(self._number(number), block, slice_numbers(block, self._intake.slices))
+        batches.clear()
+        self._pending_rows[number] = 0
 
     def _number(self, place: int) -> int:
         return self._intake.numbers[place] if self._intake.numbers else place

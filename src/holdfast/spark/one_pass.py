@@ -78,19 +78,27 @@ class _Catalyst:
         nothing = self._literals.create(None, value.dataType())
         return self._class("org.apache.spark.sql.catalyst.expressions.If")(condition, value, nothing)
 
-    def alias(self, value: Expr, name: str) -> Expr:
-        number = self._class("org.apache.spark.sql.catalyst.expressions.NamedExpression").newExprId()
+    def alias(self, value: Expr, name: str, number: Any = None) -> Expr:
+        number = number or self._class("org.apache.spark.sql.catalyst.expressions.NamedExpression").newExprId()
         nothing, made = (
             self._class("scala.Option").empty(),
             self._class("org.apache.spark.sql.catalyst.expressions.Alias"),
         )
         return made(value, name, number, self._seq(), nothing, self._seq())
 
+    def named(self, name: str) -> Expr:
+        """Whatever has that name where it is used."""
+        return self._class("org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute").quoted(name)
+
     def with_child(self, alias: Expr, child: Expr) -> Expr:
         return alias.withNewChildren(self._seq(child))
 
     def column(self, expression: Expr) -> Column:
         return Column(self._class("org.apache.spark.sql.classic.ExpressionUtils").column(expression))
+
+    def list(self, columns: Iterable[Column]) -> Any:
+        """As Spark takes them: made once, it costs nothing to give it again."""
+        return self._seq(*(one._jc for one in columns))
 
 
 @dataclass(frozen=True)
@@ -107,9 +115,9 @@ class _Wide:
 
     def __init__(self, source: DataFrame) -> None:
         self._spark = _Catalyst(source.sparkSession)
-        self._source = source
         self._base = _analyzed(source)
-        self._depths = {_number(one): 0 for one in each(self._base.output())}
+        self._source_output = list(each(self._base.output()))
+        self._depths = {_number(one): 0 for one in self._source_output}
         self._layers: list[list[Expr]] = []
         self._alike: dict[int, list[tuple[Expr, Expr]]] = {}
 
@@ -167,14 +175,24 @@ class _Wide:
         alike.append((value, attribute))
         return attribute
 
-    def frame(self) -> DataFrame:
-        found = self._source
-        for layer in self._layers:
-            found = found.select("*", *map(self._spark.column, layer))
-        return found
+    @property
+    def layers(self) -> list[Any]:
+        """What every layer adds, as Spark takes it."""
+        return [self._spark.list([F.col("*"), *map(self._spark.column, layer)]) for layer in self._layers]
 
     def column(self, attribute: Expr) -> Column:
         return self._spark.column(attribute)
+
+    def list(self, columns: Iterable[Column]) -> Any:
+        return self._spark.list(columns)
+
+    @property
+    def names(self) -> Any:
+        """The source's columns by their names, under the numbers that they have here."""
+        made = (
+            self._spark.alias(self._spark.named(one.name()), one.name(), one.exprId()) for one in self._source_output
+        )
+        return self._spark.list(map(self._spark.column, made))
 
 
 def readable(source: DataFrame, rows: DataFrame) -> bool:
@@ -182,39 +200,77 @@ def readable(source: DataFrame, rows: DataFrame) -> bool:
     return _Wide(source).chain(rows) is not None
 
 
-def one_pass(source: DataFrame, readers: Sequence[Reader]) -> tuple[DataFrame, tuple[Share, ...]]:
-    """The rows of all readers, each of which is ``readable``, and what each takes of them."""
-    wide = _Wide(source)
-    taken = [wide.add(reader.rows) for reader in readers]
-    looks = _looks(wide, readers)
-    frame = wide.frame()
-    if looks:
-        frame = observe(frame, looks)
-    filters = _unlike(rows.filter for rows in taken if rows.filter is not None)
-    if all(rows.filter is not None for rows in taken):  # else every row is somebody's
-        frame = frame.where(reduce(lambda one, other: one | other, map(wide.column, filters.values())))
-    bits = {number: bit for bit, number in enumerate(filters)}
-    columns = _unlike(attribute for rows in taken for _, attribute in rows.columns)
-    names = {number: f"p{at}" for at, number in enumerate(columns)}
-    words = [
-        reduce(
-            lambda one, other: one.bitwiseOR(other),
-            (
-                F.when(wide.column(filters[number]), F.lit(mask_of(bit))).otherwise(F.lit(0).cast("bigint"))
-                for number, bit in list(bits.items())[first : first + WORD]
-            ),
-        ).alias(word_of(first))
-        for first in range(0, len(bits), WORD)
-    ]
-    crossing = frame.select(*[wide.column(columns[number]).alias(name) for number, name in names.items()], *words)
-    shares = tuple(
-        Share(
-            tuple((name, names[_number(attribute)]) for name, attribute in rows.columns),
-            None if rows.filter is None else bits[_number(rows.filter)],
+class Likeness:
+    """Tells which frames over a source have the same rows: the same filter, the same columns, however they are said."""
+
+    def __init__(self, source: DataFrame) -> None:
+        self._wide = _Wide(source)
+
+    def of(self, rows: DataFrame) -> object:
+        """Equal for such frames; None where it cannot be told."""
+        if self._wide.chain(rows) is None:
+            return None
+        found = self._wide.add(rows)
+        kept = None if found.filter is None else _number(found.filter)
+        return kept, tuple((name, _number(attribute)) for name, attribute in found.columns)
+
+
+class Pass:
+    """The rows of all readers of a source, each of which is ``readable``: drawn once, and made over whichever rows of
+    the source there are. ``shares`` is what each reader takes of them."""
+
+    def __init__(self, source: DataFrame, readers: Sequence[Reader]) -> None:
+        wide = _Wide(source)
+        taken = [wide.add(reader.rows) for reader in readers]
+        self._looks = _looks(wide, readers)
+        self._layers, self._names = wide.layers, wide.names
+        filters = _unlike(rows.filter for rows in taken if rows.filter is not None)
+        self._anybodys: Column | None = None
+        if all(rows.filter is not None for rows in taken):  # else every row is somebody's
+            self._anybodys = reduce(lambda one, other: one | other, map(wide.column, filters.values()))
+        self.filters = len(filters)
+        bits = {number: bit for bit, number in enumerate(filters)}
+        columns = _unlike(attribute for rows in taken for _, attribute in rows.columns)
+        names = {number: f"p{at}" for at, number in enumerate(columns)}
+        words = [
+            reduce(
+                lambda one, other: one.bitwiseOR(other),
+                (
+                    F.when(wide.column(filters[number]), F.lit(mask_of(bit))).otherwise(F.lit(0).cast("bigint"))
+                    for number, bit in list(bits.items())[first : first + WORD]
+                ),
+            ).alias(word_of(first))
+            for first in range(0, len(bits), WORD)
+        ]
+        self._crossing = wide.list(
+            [*[wide.column(columns[number]).alias(name) for number, name in names.items()], *words]
         )
-        for rows in taken
-    )
-    return crossing, shares
+        self.shares = tuple(
+            Share(
+                tuple((name, names[_number(attribute)]) for name, attribute in rows.columns),
+                None if rows.filter is None else bits[_number(rows.filter)],
+            )
+            for rows in taken
+        )
+
+    def over(self, source: DataFrame) -> DataFrame:
+        """Of the source's own frame, as the readers were drawn on it."""
+        frame = source
+        for layer in self._layers:
+            frame = _selected(frame, layer)
+        if self._looks:
+            frame = observe(frame, self._looks)
+        if self._anybodys is not None:
+            frame = frame.where(self._anybodys)
+        return _selected(frame, self._crossing)
+
+    def over_some(self, rows: DataFrame) -> DataFrame:
+        """Of some rows of the source that came as another frame, with columns of the same names."""
+        return self.over(_selected(rows, self._names))
+
+
+def _selected(frame: DataFrame, columns: Any) -> DataFrame:
+    return DataFrame(frame._jdf.select(columns), frame.sparkSession)
 
 
 def share_of(crossing: DataFrame, share: Share) -> DataFrame:

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
@@ -26,16 +26,19 @@ from holdfast.plan.passes import Crossing, Share
 from holdfast.plan.tagging import INPUT, Tagging, tagging
 from holdfast.plan.types import quoted
 from holdfast.spark.observing import Look, largest, observe
-from holdfast.spark.one_pass import Reader, one_pass, readable, share_of
+from holdfast.spark.one_pass import Pass, Reader, readable, share_of
 from holdfast.state.slice import Mode
+
+Takers = tuple[tuple[int, Share | None], ...]
+"""Who reads rows that come together: numbers among the readers, with what each takes."""
 
 
 @dataclass(frozen=True)
 class Branch:
-    """Rows of the stream that come together, and who reads them: numbers among the readers, with what each takes."""
+    """Rows of the stream that come together."""
 
     rows: DataFrame
-    readers: tuple[tuple[int, Share | None], ...]
+    readers: Takers
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +57,16 @@ class JobPlan(Plan):
         first = [nodes[branch.readers[0][0]] for branch in self._branches]
         return [leaf for node in first for leaf in leaves(node) if isinstance(leaf, Source)]
 
+    looks_in_stream: ClassVar[bool] = True
+    """Whether event times ahead of filters are seen by the streaming query itself."""
+
+    @property
+    def reads(self) -> dict[str, int]:
+        """How often Spark reads each source for a batch: at each place, for the intake and again for every sink that
+        has its rows from the batch."""
+        names = [source.name for source in self.places]
+        return {name: names.count(name) * (1 + len(self.stateless_sinks)) for name in names}
+
     @property
     def passes(self) -> bool:
         """Whether some readers share a source."""
@@ -69,6 +82,9 @@ class JobPlan(Plan):
             if any(mine.equals(others) for mine in leaves_of[one] for others in leaves_of[other])
         )
         return replace(super().fingerprint(), shared=shared)
+
+    def draw(self) -> None:
+        """Whatever of it is drawn once, now and not with the first rows."""
 
     def stream(self) -> DataFrame:
         """The one streaming DataFrame of the section."""
@@ -89,12 +105,10 @@ class JobPlan(Plan):
                 together.setdefault(below[0], []).append(number)
         found: dict[int, Branch] = {}
         for source, numbers in together.items():
-            if len(numbers) > 1:
-                alone = {number: self._reader(number) for number in numbers}
-                can = [number for number in numbers if readable(source.frame, alone[number].rows)]
-                if len(can) > 1:
-                    rows, shares = one_pass(source.frame, [alone[number] for number in can])
-                    found[can[0]] = Branch(rows, tuple(zip(can, shares, strict=True)))
+            readers = {number: self._reader(number) for number in numbers} if len(numbers) > 1 else {}
+            if (shared := one_pass(source.frame, readers)) is not None:
+                drawn, takers = shared
+                found[takers[0][0]] = Branch(drawn.over(source.frame), takers)
         passed = {number for branch in found.values() for number, _ in branch.readers}
         for number, (node, item) in enumerate(self._readers):
             if number not in passed:
@@ -105,19 +119,12 @@ class JobPlan(Plan):
 
     def _reader(self, number: int) -> Reader:
         node, item = self._readers[number]
-        frames, looks = _source_frames(node), list[Look]()
-        if item is None:
-            return Reader(evaluate(node, frames))
-
-        def look(frame: DataFrame, column: str, names: Mapping[int, str]) -> DataFrame:
-            looks.append(Look(frame.select(quoted(column)), tuple(names.values()), item.ahead))
-            return frame
-
-        return Reader(rows_of(item, frames, look), tuple(looks))
+        frames = _source_frames(node)
+        return Reader(evaluate(node, frames)) if item is None else read_alone(item, frames)
 
     @cached_property
     def _stream(self) -> tuple[DataFrame, Tagging | None]:
-        return _together([branch.rows for branch in self._branches])
+        return together([branch.rows for branch in self._branches])
 
     def branch(self, batch: DataFrame, sink: Sink) -> DataFrame:
         """The rows of a stateless sink, out of the batch."""
@@ -152,7 +159,7 @@ class JobPlan(Plan):
         branches = []
         for item in self.intake(level):
             branches.append(rows_of(item, {leaf: scanned(leaf, item.mode) for leaf in outputs(item.node)}))
-        rows, tagging = _together(branches)
+        rows, tagging = together(branches)
         takers = tuple(((number, None),) for number in range(len(branches)))
         return rows, None if tagging is None else Crossing(tagging, takers)
 
@@ -163,6 +170,26 @@ class JobPlan(Plan):
     def sink_rows(self, sink: Sink, epoch: int, rows: Callable[[Output], DataFrame]) -> DataFrame:
         with epochs.at(epoch):
             return evaluate(sink.node, {leaf: rows(leaf) for leaf in outputs(sink.node)})
+
+
+def one_pass(source: DataFrame, readers: Mapping[int, Reader]) -> tuple[Pass, Takers] | None:
+    """One pass for all of the readers that can share one, if several can."""
+    can = [number for number, reader in readers.items() if readable(source, reader.rows)]
+    if len(can) < 2:
+        return None
+    drawn = Pass(source, [readers[number] for number in can])
+    return drawn, tuple(zip(can, drawn.shares, strict=True))
+
+
+def read_alone(item: StageInput, frames: Mapping[Node, DataFrame]) -> Reader:
+    """What an input reads of the frames of its leaves, and where it looks at event times on the way."""
+    looks: list[Look] = []
+
+    def look(frame: DataFrame, column: str, names: Mapping[int, str]) -> DataFrame:
+        looks.append(Look(frame.select(quoted(column)), tuple(names.values()), item.ahead))
+        return frame
+
+    return Reader(rows_of(item, frames, look), tuple(looks))
 
 
 def rows_of(item: StageInput, frames: Mapping[Node, DataFrame], looking: LookAt[DataFrame] | None = None) -> DataFrame:
@@ -213,7 +240,7 @@ def untagged(union: DataFrame, found: Tagging, number: int) -> DataFrame:
     return union.where(F.col(INPUT) == number).select(*own)
 
 
-def _together(branches: list[DataFrame]) -> tuple[DataFrame, Tagging | None]:
+def together(branches: list[DataFrame]) -> tuple[DataFrame, Tagging | None]:
     return tagged_union(branches) if len(branches) > 1 else (branches[0], None)
 
 

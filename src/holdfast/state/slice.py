@@ -59,6 +59,9 @@ class SliceState(Protocol):
         ``peers`` are the same slice of stages that this one looks into, which have applied the epoch already.
         """
 
+    def run_by(self, operator: SliceOperator) -> None:
+        """From now on epochs are applied by this operator, which keeps the same tables in another way."""
+
     def pass_over(self, epoch: int) -> None:
         """Bring the slice to ``epoch``, in which nothing happened to it: it is as if that had been applied without
         rows, at no cost. Dead rows are left behind by the next epoch that is applied."""

@@ -73,6 +73,9 @@ class TableSlice:
             self.touched = before
             raise
 
+    def run_by(self, operator: SliceOperator) -> None:
+        self._operator = operator
+
     def pass_over(self, epoch: int) -> None:
         invariant(epoch == self.epoch + 1, f"epoch {epoch} cannot follow {self.epoch}")
         self.epoch = epoch

@@ -156,6 +156,10 @@ class StageFigures:
     """µs of the clock at which something happens though no row comes."""
     oldest: Mapping[int, int | None] = field(default_factory=dict)
     """Slice → since when its oldest session is open, where another stage's watermark waits for that."""
+    took: int = 0
+    """Rows that were applied."""
+    seconds: float = field(default=0.0, repr=False)  # no two runs have the same
+    """Of its threads, added up."""
 
 
 @dataclass(frozen=True)

@@ -148,19 +148,18 @@ class Get(Call[Got]):
 
 @dataclass(frozen=True)
 class Collected(Reply):
-    rows: bytes
-    """As an Arrow stream; empty if there are none."""
+    rows: tuple[bytes, ...]
+    """Of each output, as an Arrow stream; empty if it has none."""
 
 
 @dataclass(frozen=True)
 class Collect(Call[Collected]):
-    """A small output in one answer; large ones are scanned."""
+    """Small outputs of stages, (stage, port), in one answer; large ones are scanned."""
 
-    stage: str
+    outputs: tuple[tuple[str, str], ...]
     slices: tuple[int, ...]
     epoch: int
     mode: Mode
-    port: str = ""
 
 
 @dataclass(frozen=True)

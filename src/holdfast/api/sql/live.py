@@ -84,7 +84,9 @@ def answer(run: Run, given: str) -> Rows:
 class Question:
     def __init__(self, run: Run, text: Text, query: Node) -> None:
         self._run, self._text, self._query = run, text, query
-        self._stages = {stage.plan.name.lower(): stage for stage in run._plan.planned}
+        named = run.job._stage_names(run._plan)
+        self._names = list(named)
+        self._stages = {name.lower(): run._plan.stage(stage) for name, stage in named.items()}
         self.asked = self._find()
         self._alike = answer_columns(text, query, {name: one.schema for name, one in self.asked.items()})
 
@@ -99,7 +101,7 @@ class Question:
 
     @property
     def _there(self) -> str:
-        return f"The stages are: {', '.join(one.plan.name for one in self._stages.values())}."
+        return f"The stages are: {', '.join(self._names)}."
 
     def plan(self) -> list[str]:
         """How it would be answered."""

@@ -64,7 +64,7 @@ class Script:
         return made.stream
 
     def _find(self, name: str) -> Relation | Table | None:
-        found = self._job._named_streams.get(name.lower())
+        found = self._job._stream_called(name)
         if found is not None:
             return Relation.of(found[0], name, found[1])
         columns = self._job._table_columns(name)

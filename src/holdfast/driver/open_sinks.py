@@ -1,0 +1,96 @@
+"""The sinks of a job as the driver opens them, at a start or when they come while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from holdfast.driver.history import History
+from holdfast.driver.live_job import SECTION
+from holdfast.errors import StoreError
+from holdfast.log.records import JobFile
+from holdfast.plan.compile import Plan
+from holdfast.plan.graph import Sink as SinkPlan
+from holdfast.plan.graph import opaque, outputs
+from holdfast.spark import claims
+from holdfast.spark.claims import Claim
+from holdfast.spark.sinks import FileSink, Sink, for_each_batch, open_sink
+
+
+def open_sinks(spark: SparkSession, job: str, sinks: Iterable[SinkPlan]) -> dict[str, Sink]:
+    return {sink.name: _open(spark, job, sink) for sink in sinks}
+
+
+def _open(spark: SparkSession, job: str, sink: SinkPlan) -> Sink:
+    mode = "update" if sink.mode == "append" else sink.mode
+    if sink.function is not None:
+        return for_each_batch(sink.name, sink.function, mode, job)
+    return open_sink(
+        spark,
+        sink.name,
+        sink.format,
+        sink.options,
+        mode,
+        sink.partition_by,
+        sink.schema,
+        identity=f"{job}/{SECTION}/{sink.name}",
+        job=job,
+        stamp=sink.stamp,
+        table=sink.table,
+    )
+
+
+def sinks_of(plan: Plan) -> dict[str, Any]:
+    """What the master is told of them."""
+    return {
+        "sinks": tuple(sink.name for sink in plan.sinks),
+        "sinks_after": {sink.name: sink.after for sink in plan.sinks if sink.after},
+        "sinks_read": {sink.name: _read_by(sink) for sink in plan.sinks if _may_be_silent(sink)},
+    }
+
+
+def without(plan: Plan, stages: Collection[str]) -> frozenset[str]:
+    """The sinks of which all that they read are these stages: they are not called where those are left out."""
+    reads = {sink.name: _read_by(sink) for sink in plan.sinks}
+    return frozenset(name for name, read in reads.items() if read and set(read) <= set(stages))
+
+
+def _may_be_silent(sink: SinkPlan) -> bool:
+    """Whether nothing is lost if it is not called for an epoch in which the stages that it reads put out nothing."""
+    function = sink.function is not None or opaque(sink.node)
+    return bool(outputs(sink.node)) and not function and sink.mode != "complete"
+
+
+def _read_by(sink: SinkPlan) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(leaf.stage.name for leaf in outputs(sink.node)))
+
+
+class Folders:
+    """Spark's file sink skips numbers that it has seen: a folder must be as far as this store says it is, and ours."""
+
+    def __init__(self, spark: SparkSession, file: JobFile, store: str, history: History) -> None:
+        self._spark, self._file, self._store, self._history = spark, file, store, history
+
+    def take(
+        self, sinks: Iterable[Sink], counters: Mapping[str, int], given: Collection[str] = (), epoch: int = 0
+    ) -> None:
+        """``given`` are those that ``epoch``, which is prepared, goes to."""
+        for sink in (sink for sink in sinks if isinstance(sink, FileSink)):
+            ours = Claim(self._file.job_id, sink.name, self._file.name, self._store)
+            claimed = claims.look(self._spark, sink.path, ours)
+            expected = counters.get(sink.name, -1)
+            if sink.name in given and sink.mend(expected + 1):
+                what = f"sink '{sink.name}': what it had of epoch {epoch} is written again"
+                self._history.note("mended", what)
+            there = sink.newest()
+            if there != expected and not (sink.name in given and there == expected + 1):
+                raise StoreError(
+                    f"Sink '{sink.name}' writes to {sink.path}, where {there + 1} epochs of it are, "
+                    f"but this store knows of {expected + 1}.",
+                    safe="Nothing was written.",
+                    todo="Give the sink a folder of its own, or the folder and the name that it had with this store.",
+                )
+            if not claimed:
+                claims.take(self._spark, sink.path, ours)

@@ -1,0 +1,310 @@
+"""Graphs that change while a job runs: whichever way a slice comes back, it is what the one that lived through it is.
+
+Random histories: stages come, go, are run with other parameters and are left out; graphs are written that no prepare
+names. One
+container lives through all of it; others have the slices from the log alone, from a checkpoint of some epoch, or from
+copies of some epochs, and all of them must hold what plain Python makes of the rows.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+
+from holdfast.api import states
+from holdfast.container.copies_out import Walk
+from holdfast.container.job import HostedJob
+from holdfast.container.staging import Staging
+from holdfast.container.threads import ThreadTable
+from holdfast.errors import EpochGone
+from holdfast.invariants import some
+from holdfast.log.ledger import Ledger
+from holdfast.log.pack import PackWriter, pack_name
+from holdfast.log.records import FEED, Batch, Fence, GraphFile, JobFile, Manifest, Prepare, SegmentRef
+from holdfast.log.segment import SegmentWriter, segment_name
+from holdfast.log.store import Store
+from holdfast.operators.aggregate import StageSpec
+from holdfast.operators.lookup import LookupSpec
+from holdfast.operators.process import ProcessSpec
+from holdfast.operators.spec import AggregateSpec, Column
+from holdfast.operators.stage import InputPlan, StagePlan
+
+SLICES, EPOCHS = 2, 9
+KEYS, VALUES = (Column("k", "bigint"),), (Column("v", "bigint"),)
+FOUND = (Column("n", "bigint"), Column("total", "bigint"))
+COUNT, TOTAL = AggregateSpec("n", "count", None, None), AggregateSpec("total", "sum", "v0", "bigint")
+
+
+def adding(key: Any, rows: list[dict[str, Any]], context: Any) -> Any:
+    context.state.total += context.parameters["times"] * sum(row["v"] for row in rows)
+    yield {"k": key}
+
+
+FUNCTION: bytes = cloudpickle.dumps(adding)  # type: ignore[no-untyped-call]
+STATES = (replace(states.value("bigint", default=0).spec, name="total"),)
+
+
+def counts(number: int) -> StagePlan:
+    return StagePlan(f"counts{number}", 1, (InputPlan(1, number),), StageSpec(KEYS, (COUNT, TOTAL)))
+
+
+def called(number: int, times: int) -> StagePlan:
+    spec = ProcessSpec(KEYS, VALUES, None, FUNCTION, STATES, (("", KEYS),), parameters=f'{{"times": {times}}}')
+    return StagePlan(f"called{number}", 1, (InputPlan(1, number),), spec)
+
+
+def looked(number: int, peer: str) -> StagePlan:
+    return StagePlan(f"looked{number}", 2, (InputPlan(1, number),), LookupSpec(KEYS, VALUES, peer, FOUND))
+
+
+class History:
+    """A store in which a job is changed and changed again, and what plain Python makes of its rows."""
+
+    def __init__(self, path: Path, seed: int) -> None:
+        self.draw = random.Random(seed)
+        self.plans: list[StagePlan] = [counts(0), called(1, 1)]
+        self.used = 2
+        self.ledger = Ledger(Store(str(path)), "main")
+        stages = [plan.to_dict() for plan in self.plans]
+        names = {plan.name: plan.name for plan in self.plans}  # of a hub, as it were
+        self.ledger.open_or_create_job(JobFile("j", "job", {}, SLICES, 0, stages=stages, names=names))
+        self.left_out: tuple[str, ...] = ()
+        self.truth: dict[str, dict[int, list[int]]] = {plan.name: {} for plan in self.plans}
+        self.threads = ThreadTable(1)
+
+    def __enter__(self) -> History:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.threads.close()
+
+    def change(self) -> bool:
+        """One change, at random; whether there was one."""
+        kind = self.draw.choice(["none", "counts", "called", "looked", "gone", "gone", "times", "void"])
+        plans = list(self.plans)
+        names = [plan.name for plan in plans if plan.name.startswith("counts")]
+        match kind:
+            case "counts":
+                plans.append(counts(self.used))
+            case "called":
+                plans.append(called(self.used, 1))
+            case "looked" if names:
+                plans.append(looked(self.used, self.draw.choice(names)))
+            case "gone":
+                needed = {peer for plan in plans for peer in plan.peers}
+                may = [plan for plan in plans if plan.name not in needed]
+                if len(plans) < 2 or not may:
+                    return False
+                plans.remove(self.draw.choice(may))
+            case "times":
+                mine = [at for at, plan in enumerate(plans) if plan.name.startswith("called")]
+                if not mine:
+                    return False
+                at = self.draw.choice(mine)
+                spec: Any = plans[at].operator
+                plans[at] = replace(plans[at], operator=spec.calling(None, f'{{"times": {self.draw.randrange(2, 9)}}}'))
+            case "void":  # its driver died before a prepare named it
+                before = self.ledger.graph()
+                self._put([*plans, counts(self.used)])
+                self.used += 1
+                self.ledger._graph = (before,)
+                return False
+            case _:
+                return False
+        if kind in ("counts", "called", "looked"):
+            self.used += 1
+        self.plans = plans
+        self._put(plans)
+        return True
+
+    def _put(self, plans: Sequence[StagePlan]) -> None:
+        former = self.ledger.graph()
+        stages = [plan.to_dict() for plan in plans]
+        version = self.ledger.next_graph()
+        graph = GraphFile(version, 0, 1, {}, stages, [], [], [], 0, live=True, former=former.version if former else 0)
+        graph = replace(graph, names={plan.name: plan.name for plan in plans})
+        self.ledger.put_graph(graph)
+
+    def log(self, epoch: int) -> list[Prepare]:
+        """Rows for every input that there is, and for some that there is not any more."""
+        writer, fence = SegmentWriter(SLICES), Fence(1, epoch, 1)
+        rows: dict[int, list[tuple[int, int]]] = {}
+        for number in range(self.used):
+            rows[number] = [(self.draw.randrange(7), self.draw.randrange(100)) for _ in range(self.draw.randrange(12))]
+            if rows[number]:
+                keys, values = (pa.array(one, pa.int64()) for one in zip(*rows[number], strict=True))
+                hashed = np.asarray(keys)
+                batch = pa.record_batch({"_h": pa.array(hashed), "k0": keys, "v0": values})
+                writer.append(number, batch, hashed % SLICES)
+        name = segment_name(fence, 1, 0, epoch)
+        nbytes = self.ledger.section.write(name, writer.parts())
+        ref = SegmentRef(name, writer.rows, nbytes, writer.checksum, 0, epoch)
+        there = [plan.name for plan in self.plans]
+        self.left_out = tuple(name for name in self.left_out if name in there and self.draw.random() < 0.7)
+        levels = range(1, max(plan.level for plan in self.plans) + 1)
+        for level in levels:
+            refs = (ref,) if level == 1 else ()
+            prepare = Prepare(fence, level, {FEED: Batch("q", epoch - 1, "")}, refs, clock=0, left_out=self.left_out)
+            self.ledger.put_prepare(prepare)
+        while self.draw.random() < 0.2:  # somebody has raised in it
+            self.left_out = self.ledger.leave_out(fence, [*self.left_out, self.draw.choice(there)], "").stages
+        self._count(rows)
+        return [some(self.ledger.get_prepare(epoch, level), "it was just stored") for level in levels]
+
+    def _count(self, rows: dict[int, list[tuple[int, int]]]) -> None:
+        for plan in self.plans:
+            held = self.truth.setdefault(plan.name, {})
+            if plan.name in self.left_out:
+                continue
+            operator: Any = plan.operator
+            times = int(operator.parameters.split(":")[1][:-1]) if plan.name.startswith("called") else 1
+            for key, value in rows[plan.inputs[0].number]:
+                n, total = held.get(key, [0, 0])
+                held[key] = [n + 1, total + times * value]
+        for name in [name for name in self.truth if name not in {plan.name for plan in self.plans}]:
+            del self.truth[name]
+
+    @contextmanager
+    def job(self, graph: int | None = None) -> Iterator[HostedJob]:
+        """A container that was started under that version of the graph; None: the newest."""
+        graphs = self.ledger.graphs()
+        version = graphs.newest if graph is None else graph
+        plans = [StagePlan.from_dict(one) for one in graphs.stages(version)]
+        own = Ledger(self.ledger.store, "main")
+        job = HostedJob("j", plans, SLICES, own, self.threads, Staging(0), graph=version)
+        try:
+            yield job
+        finally:
+            job.close()
+
+    def check(self, job: HostedJob, epoch: int) -> None:
+        assert set(job.stages) == self.truth.keys()
+        for name, stage in job.stages.items():
+            if name.startswith("looked"):
+                continue
+            rows = pa.Table.from_batches([stage.held(number).state.read(epoch) for number in range(SLICES)])
+            found = {row["k"]: [row.get("n"), row["total"]] for row in rows.to_pylist()}
+            wanted = {
+                key: [n if name.startswith("counts") else None, total]
+                for key, (n, total) in self.truth[name].items()
+                if name.startswith("counts") or total  # a state that is its default is not there
+            }
+            assert found == wanted, name
+
+
+def content(job: HostedJob, epoch: int) -> dict[str, list[bytes]]:
+    """Every table of every slice, row by row."""
+    found: dict[str, list[bytes]] = {}
+    for name, stage in job.stages.items():
+        for number in range(SLICES):
+            for at in range(len(stage.operator.layouts)):
+                whole = stage.held(number).state.delta(0, epoch, table=at)
+                found.setdefault(name, []).append(bytes(whole.replace_schema_metadata(None).serialize()))
+    return found
+
+
+def copy(owner: HostedJob, to: HostedJob, epoch: int) -> None:
+    """As an owner sends its copies to a peer."""
+    to.adopt(owner.graph)
+    walk = Walk(owner, f"copy{epoch}", epoch, dict.fromkeys(range(SLICES), 1))
+    have = to.backups.versions(range(SLICES))
+    for number in range(SLICES):
+        if have.get(number, -1) < epoch:
+            for table, tables, header, part in walk.parts(number, max(have.get(number, -1), 0)):
+                plain = part.replace_schema_metadata(None)
+                assert to.backups.receive(walk.pin, table, number, header, plain, tables)
+
+
+def checkpoint(history: History, owner: HostedJob, epoch: int) -> int:
+    fence = Fence(1, epoch, 0)
+    name = pack_name(fence, "c")
+    PackWriter().write(history.ledger.section, name, owner.reading.packed(epoch, range(SLICES)))
+    prepare = history.ledger.get_prepare(epoch, 1)
+    assert prepare is not None
+    history.ledger.put_manifest(Manifest(epoch, fence, (name,), (0,) * SLICES, "a test", prepare.graph))
+    return epoch
+
+
+def live_through(path: Path, seed: int) -> None:
+    draw = random.Random(-seed)
+    with History(path, seed) as history, history.job() as owner, history.job() as peer, history.job() as idle:
+        owner.restore(range(SLICES), 0, 0)
+        taken = copied = 0
+        for epoch in range(1, EPOCHS + 1):
+            history.change()
+            for prepare in history.log(epoch):
+                owner.apply(prepare, range(SLICES))
+                if draw.random() < 0.2:  # it is undone, and applied again
+                    owner.undo(epoch, range(SLICES))
+                    for again in range(1, prepare.level + 1):
+                        found = history.ledger.get_prepare(epoch, again)
+                        assert found is not None
+                        owner.apply(found, range(SLICES))
+            if draw.random() < 0.4:
+                copy(owner, peer, epoch)
+                copied = epoch
+            if draw.random() < 0.4:
+                taken = checkpoint(history, owner, epoch)
+            owner.commit(epoch)
+            history.check(owner, epoch)
+        last = content(owner, EPOCHS)
+        idle.restore(range(SLICES), EPOCHS, taken)  # it has known the first graph alone until now
+        with history.job() as logged:
+            logged.restore(range(SLICES), EPOCHS, 0)
+            for job in (idle, logged):
+                history.check(job, EPOCHS)
+                assert content(job, EPOCHS) == last
+        if copied:
+            peer.activate(range(SLICES), EPOCHS)
+            history.check(peer, EPOCHS)
+            assert content(peer, EPOCHS) == last
+        owner.demote(range(SLICES), EPOCHS)
+        owner.activate(range(SLICES), EPOCHS)
+        history.check(owner, EPOCHS)
+
+
+def test_whichever_way_a_slice_comes_back_it_lived_through_every_graph(tmp_path: Path, drill_seed: int) -> None:
+    for seed in range(40 * drill_seed, 40 * drill_seed + 40):
+        live_through(tmp_path / str(seed), seed)
+
+
+def test_a_slice_that_lags_behind_is_brought_on_by_the_graph_of_then(tmp_path: Path) -> None:
+    """The destination of a move may still be at an epoch before the change, when the change is there."""
+    with History(tmp_path / "store", 3) as history, history.job() as owner, history.job() as lagging:
+        for job in (owner, lagging):
+            job.restore(range(SLICES), 0, 0)
+        first = history.log(1)
+        history.plans = [counts(0), called(1, 7), counts(2)]
+        history.used = 3
+        history._put(history.plans)
+        second = history.log(2)
+        for prepare in (*first, *second):
+            owner.apply(prepare, range(SLICES))
+        lagging.adopt(second[0].graph)  # by a copy, say
+        for prepare in (*first, *second):
+            lagging.apply(prepare, range(SLICES))
+        for job in (owner, lagging):
+            history.check(job, 2)
+        assert content(owner, 2) == content(lagging, 2)
+
+
+def test_a_stage_that_is_gone_is_not_read(tmp_path: Path) -> None:
+    with History(tmp_path / "store", 4) as history, history.job() as owner:
+        owner.restore(range(SLICES), 0, 0)
+        for prepare in history.log(1):
+            owner.apply(prepare, range(SLICES))
+        history.plans = [called(1, 1)]
+        history._put(history.plans)
+        for prepare in history.log(2):
+            owner.apply(prepare, range(SLICES))
+        with pytest.raises(EpochGone, match="Stage 'counts0' is not part of the job any more"):
+            list(owner.reading.outputs("counts0", [0], 1, "read"))
