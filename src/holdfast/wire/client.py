@@ -7,7 +7,9 @@ matters: the first is about the container, the second about the request.
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import pyarrow as pa
@@ -32,18 +34,26 @@ MASTER = "master"
 
 
 class Client:
-    """Speaks to one process, on behalf of ``sender`` unless a call says otherwise."""
+    """Speaks to one process, on behalf of ``sender`` unless a call says otherwise.
+
+    Whoever hears of a container's end closes its client while others may be calling: Flight's own client ends the whole
+    process by a segmentation fault if it is closed under a call. So the last call that is under way closes it.
+    """
 
     def __init__(self, address: Address, token: str, sender: Sender = NOBODY) -> None:
         self.address = address
         self._token = token
         self._sender = sender
         self._flight = flight.FlightClient(address.location, generic_options=[("grpc.max_reconnect_backoff_ms", 200)])
+        self._lock = threading.Lock()
+        self._under_way = 0
+        self._closed = False
 
     def call(self, message: Call[A], timeout: float | None = None, sender: Sender | None = None) -> A:
         request = flight.Action(type(message).__name__, pack(message, sender or self._sender))
         try:
-            (result,) = self._flight.do_action(request, self._options(timeout))
+            with self._flying() as native:
+                (result,) = native.do_action(request, self._options(timeout))
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise self._explained(error) from error
         answer: A = unpack(result.body.to_pybytes(), message.answer)  # type: ignore[assignment]  # as the class says
@@ -56,7 +66,8 @@ class Client:
     def open(self, ticket: Ticket[P]) -> flight.FlightStreamReader:
         """Begin a DoGet; what is opened can be cancelled from another thread than the one that reads it."""
         try:
-            return self._flight.do_get(flight.Ticket(pack(ticket, self._sender)), self._options(None))
+            with self._flying() as native:
+                return native.do_get(flight.Ticket(pack(ticket, self._sender)), self._options(None))
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise self._explained(error) from error
 
@@ -70,17 +81,39 @@ class Client:
 
     def push(self, header: Push, schema: pa.Schema, timeout: float) -> flight.FlightStreamWriter:
         descriptor = flight.FlightDescriptor.for_command(pack(header, self._sender))
-        writer, _ = self._flight.do_put(descriptor, schema, self._options(timeout))
+        with self._flying() as native:
+            writer, _ = native.do_put(descriptor, schema, self._options(timeout))
         return writer
 
     def close(self) -> None:
-        self._flight.close()
+        """No call begins from now on; those under way end as they would."""
+        with self._lock:
+            now = not self._closed and not self._under_way
+            self._closed = True
+        if now:
+            self._flight.close()
 
     def __enter__(self) -> Client:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @contextmanager
+    def _flying(self) -> Iterator[flight.FlightClient]:
+        """Flight's client, for as long as it is held; a stream that was begun needs it no more."""
+        with self._lock:
+            if self._closed:
+                raise Unreachable(f"{self.address.container}: it is gone, or of no more use here")
+            self._under_way += 1
+        try:
+            yield self._flight
+        finally:
+            with self._lock:
+                self._under_way -= 1
+                last = self._closed and not self._under_way
+            if last:
+                self._flight.close()
 
     def _options(self, timeout: float | None) -> flight.FlightCallOptions:
         headers = [
