@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from xdist.scheduler.loadscope import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 ROOT = Path(__file__).parents[1]
 MOST_WORKERS = 6
@@ -39,6 +40,17 @@ class Dealing(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         file = _file(nodeid)
         return nodeid if _one_by_one(file) else file
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Of a worker that crashed only what it had not done is dealt again.
+
+        Units without a test in them would come last, and whoever is dealt one waits for ever: workers are dealt more
+        when they have done something, and keep their last test until they know what follows it.
+        """
+        units = self.assigned_work[node]
+        for scope in [scope for scope, unit in units.items() if all(unit.values())]:
+            del units[scope]
+        return super().remove_node(node)  # type: ignore[no-any-return]
 
 
 def _file(nodeid: str) -> str:

@@ -58,7 +58,7 @@ def test_calls_under_way_end_as_they_would_and_no_other_begins(slow: tuple[Slow,
 
 
 def test_a_client_closed_under_calls_does_not_end_the_process() -> None:
-    """Calls to a port where nobody listens, and a close among them: it was a segmentation fault within some hundreds."""
+    """Calls to a port where nobody listens, and a close among them: a segmentation fault once."""
     program = """
         import socket, threading
         from holdfast.wire.client import Address, Client, Unreachable

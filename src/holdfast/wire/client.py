@@ -109,11 +109,14 @@ class Client:
         try:
             yield self._flight
         finally:
-            with self._lock:
-                self._under_way -= 1
-                last = self._closed and not self._under_way
-            if last:
-                self._flight.close()
+            self._landed()
+
+    def _landed(self) -> None:
+        with self._lock:
+            self._under_way -= 1
+            last = self._closed and not self._under_way
+        if last:
+            self._flight.close()
 
     def _options(self, timeout: float | None) -> flight.FlightCallOptions:
         headers = [
