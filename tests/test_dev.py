@@ -275,7 +275,7 @@ def test_a_lock_of_another_spark_is_one_pin_of_that_spark(lock: Path) -> None:
 
 def test_ci_runs_the_tests() -> None:
     run = (ROOT / ".ci" / "run").read_text()
-    assert run.splitlines()[-2:] == ["./dev test", "timeout 600 ./dev test --services"]
+    assert run.splitlines()[-2:] == ["timeout 3600 ./dev test", "timeout 600 ./dev test --services"]
     for script in (ROOT / "dev", ROOT / ".ci" / "run"):
         assert os.access(script, os.X_OK)
         subprocess.run(["bash", "-n", script], check=True)
