@@ -150,8 +150,9 @@ def test_what_was_killed_is_missed_before_the_run_counts_as_settled(rows: Rows) 
         run._fleet._lost = lambda *told: (time.sleep(1), noticed(*told))  # type: ignore[func-returns-value]
         for kill in (lambda one: run.kill(one.name), lambda one: os.kill(one.pid, signal.SIGKILL)):
             *_, victim = [one for one in run.status().containers if one.alive]
+            process = psutil.Process(victim.pid)
             kill(victim)
-            psutil.wait_procs([psutil.Process(victim.pid)] if psutil.pid_exists(victim.pid) else [], 10)
+            psutil.wait_procs([process], 10)
             assert run.await_settled(120)
             assert [one.slices for one in run.status().containers if one.name == victim.name] == [0]
             assert sum(one.slices for one in run.status().containers if one.alive) == 2

@@ -97,7 +97,14 @@ def until(true: Callable[[], bool], seconds: float = 120.0) -> None:
 
 
 def gone(*pids: int) -> bool:
-    return not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids)
+    return not any(_lives(pid) for pid in pids)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it may go at any moment, also while one looks
+        return False
 
 
 def executor_above(pid: int) -> int:

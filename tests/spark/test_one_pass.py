@@ -127,6 +127,48 @@ def test_more_filters_than_a_word_has_bits(source: DataFrame, filters: int) -> N
         assert found[number] == len(wanted), number
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("x", "{}"),  # which Spark casts
+        ("s", "'s{}'"),
+        pytest.param("y8", "{}", marks=pytest.mark.heavy),
+        pytest.param("day", "DATE '2126-01-{:02}'", marks=pytest.mark.heavy),
+        pytest.param("tiny", "CAST({} AS tinyint)", marks=pytest.mark.heavy),
+    ],
+)
+def test_many_values_of_one_column_are_looked_up_in_it(source: DataFrame, column: str, value: str) -> None:
+    """Nulls, values that no row has, one that two want, one that stands on the left, expressions and filters behind."""
+    wide = (
+        source.withColumn("y8", F.coalesce(F.col("x"), F.lit(0)).cast("int") % 12)
+        .withColumn("tiny", F.col("x").cast("tinyint"))
+        .withColumn("day", F.date_add(F.lit("2126-01-01"), F.col("y")))
+        .cache()
+    )
+
+    def wants(number: int) -> Chain:
+        return lambda df: df.where(f"{column} = {value.format(number)}").select("s", "x", "y8")
+
+    chains = [wants(number) for number in range(1, 10)]
+    guarded = lambda df: df.where(f"{value.format(3)} = {column}").select((F.col("x") + 1).alias("x"))  # noqa: E731
+    behind = lambda df: df.where(f"{column} = {value.format(1)}").where("x > 0").select("x")  # noqa: E731
+    crossing = check(wide, [*chains, wants(2), guarded])
+    assert not [name for name in crossing.columns if name.startswith("_w")], "no bit is needed"
+    assert crossing.count() == wide.where(" OR ".join(f"{column} = {value.format(at)}" for at in range(1, 10))).count()
+    mixed = check(wide, [*chains, behind, lambda df: df.where("y > 0").select("y")])
+    assert [name for name in mixed.columns if name.startswith("_w")] == ["_w0"]
+    few = check(wide, [*chains[:3], wants(2)])
+    assert [name for name in few.columns if name.startswith("_w")] == ["_w0"]
+
+
+def test_values_that_spark_compares_in_its_own_way_are_bits(source: DataFrame) -> None:
+    wide = source.selectExpr("x", "x / 2D AS half", "s COLLATE UTF8_LCASE AS name", "x = 1 AS one").cache()
+    halves = [lambda df, at=at: df.where(f"half = {at}D").select("x") for at in range(-3, 6)]
+    names = [lambda df, at=at: df.where(f"name = 'S{at}'").select("x") for at in range(9)]
+    for chains in (halves, names, [lambda df: df.where("one = true").select("x"), *halves]):
+        assert "_w0" in check(wide, chains).columns
+
+
 def test_what_cannot_be_guarded_or_repeated_keeps_a_branch(source: DataFrame) -> None:
     twice = F.udf(lambda x: x and x * 2, "bigint")
     other = source.select("y").distinct()
