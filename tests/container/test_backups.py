@@ -132,6 +132,32 @@ def test_a_newer_copy_overtakes_an_older_one(backups: Backups, monkeypatch: pyte
     assert taken(backups) == (4, owner.full(4))
 
 
+def test_of_a_whole_copy_a_table_that_does_not_come_is_empty_and_of_a_delta_as_it_was(backups: Backups) -> None:
+    owner = Owner(4)
+
+    def only_counts(base: int, epoch: int) -> list[Part]:
+        return [part for part in owner.parts(base, epoch) if part[0] == "counts"]
+
+    def sent(copy: str, parts: list[Part], tables: int) -> bool:
+        return all(backups.receive(copy, stage, 7, header, part, tables) for stage, header, part in parts)
+
+    send(backups, "a", owner.parts(0, 1))
+    assert sent("b", only_counts(1, 2), 1)
+    version, loaders = backups.take(7) or (0, {})
+    state = OPERATORS["texts"].new_slice()
+    state.activate([loaders["texts"]])
+    assert (version, state.read(2).num_rows) == (2, owner.states["texts"].read(1).num_rows)
+    send(backups, "a", owner.parts(0, 1))
+    assert sent("c", only_counts(0, 2), 1)
+    version, loaders = backups.take(7) or (0, {})
+    assert (version, set(loaders)) == (2, {"counts"})
+    assert sent("d", only_counts(0, 2), 1)
+    keys = pa.record_batch({"_h": pa.array([1], pa.int64()), "k0": pa.array(["1"])})
+    assert backups.read("texts", 7, keys)[1].num_rows == 0
+    assert not owner.states["texts"].empty
+    assert OPERATORS["texts"].new_slice().empty
+
+
 def test_merging_every_few_deltas_and_full_copies_at_once() -> None:
     owner, backups = Owner(9), Backups(OPERATORS, merge_every=3)
     try:

@@ -48,6 +48,11 @@ def _size(copy: Parts) -> int:
     return sum(int(part.nbytes) for parts in copy.values() for _, part in parts)
 
 
+def _whole(copy: Parts) -> bool:
+    """Whether it goes on from nothing: then tables that it does not have are empty, else they are as they were."""
+    return all(parts[0][0].base == 0 for parts in copy.values())
+
+
 @dataclass
 class Incoming:
     """A slice's copy on its way here."""
@@ -59,20 +64,15 @@ class Incoming:
     complete: set[str] = field(default_factory=set)
     touched: float = field(default_factory=time.monotonic)
 
-    def continues(self, base: int | None, tables: int) -> bool:
-        """Every table is whole in itself, or goes on from the version we have; where some do not come, all do."""
-        first = [parts[0][0] for parts in self.parts.values()]
-        whole = self.tables == tables
-        return all(header.base == base or (whole and header.full) for header in first)
-
-    @property
-    def full(self) -> bool:
-        return all(parts[0][0].full for parts in self.parts.values())
+    def continues(self, base: int | None) -> bool:
+        """Whether it goes on from the version we have, or from nothing."""
+        return _whole(self.parts) or all(parts[0][0].base == base for parts in self.parts.values())
 
 
 @dataclass
 class Backup:
-    """Tables without an index, and the sealed copies that are not in them yet. ``lock`` is for the tables."""
+    """Tables without an index, and the sealed copies that are not in them yet. A table that is not there is empty.
+    ``lock`` is for the tables."""
 
     version: int
     loaders: Loaders
@@ -173,7 +173,7 @@ class Backups:
         parts.append((header, part))
         if (
             not follows
-            or not incoming.continues(version, len(self._layouts))
+            or not incoming.continues(version)
             or (version is not None and version >= header.epoch)
         ):
             return False
@@ -188,9 +188,8 @@ class Backups:
         del self._incoming[number]
         backup = self._held.get(number)
         if backup is None:
-            loaders = {table: copies.Loader(layout) for table, layout in self._layouts.items()}
-            backup = self._held[number] = Backup(incoming.epoch, loaders)
-        full = incoming.full and incoming.tables == len(self._layouts)
+            backup = self._held[number] = Backup(incoming.epoch, {})
+        full = _whole(incoming.parts)
         if full:
             backup.sealed.clear()
         backup.sealed.append((incoming.epoch, incoming.parts))
@@ -220,7 +219,8 @@ class Backups:
         operator = self._operators[stage]
         with backup.lock:
             version = self._merge(number, backup)
-            return version, read_copy(operator, backup.loaders[stage], operator.decode_keys(keys))
+            loader = backup.loaders.get(stage) or copies.Loader(self._layouts[stage])
+            return version, read_copy(operator, loader, operator.decode_keys(keys))
 
     def take(self, number: int) -> tuple[int, Loaders] | None:
         """The backup, merged, and no longer held here."""
@@ -276,8 +276,10 @@ class Backups:
             for gone in [table for table in loaders if table not in layouts]:
                 del loaders[gone]
             for epoch, copy in waiting:
+                if _whole(copy):
+                    loaders.clear()
                 for table in copy:
-                    if table in layouts and table not in loaders:  # it came since, and was empty until then
+                    if table in layouts and table not in loaders:  # it was empty until then
                         loaders[table] = copies.Loader(layouts[table], epoch=min(epoch, copy[table][0][0].base))
                 for table, loader in loaders.items():
                     for header, part in copy.get(table, ()):

@@ -92,11 +92,11 @@ class Walk:
     def parts(
         self, number: int, base: int, *, every: bool = False
     ) -> Iterator[tuple[str, int, copies.Header, pa.RecordBatch]]:
-        """All parts of a slice, table by table: of ``every`` table, or of those that may have changed since ``base``,
-        and of one at least, so that there is something to tell the epoch by. With each comes how many tables there
-        are. Raises ``EpochGone`` where slice or epoch are not here any more."""
-        every = every or not base
-        tables = [one for one in self._tables if every or self._state(one[0], number).touched > base]
+        """All parts of a slice, table by table: of ``every`` table, or of those that may have changed since ``base``;
+        of a slice that is new to the peer, of those that have ever had a row. Of one at least, so that there is
+        something to tell the epoch by. With each comes how many tables there are. Raises ``EpochGone`` where slice or
+        epoch are not here any more."""
+        tables = self._tables if every else [one for one in self._tables if self._differs(one[0], number, base)]
         tables = tables or self._tables[:1]
         for stage, table in tables:
             start = 0
@@ -108,8 +108,9 @@ class Walk:
                     break
                 start = header.stop
 
-    def _state(self, stage: str, number: int) -> SliceState:
-        return self.job.reading.stage(stage).held(number).state
+    def _differs(self, stage: str, number: int, base: int) -> bool:
+        state: SliceState = self.job.reading.stage(stage).held(number).state
+        return state.touched > base if base else not state.empty
 
     def _part(self, stage: str, table: int, number: int, base: int, start: int) -> pa.RecordBatch:
         key = (stage, table, number, base, start)

@@ -45,6 +45,10 @@ class SliceState(Protocol):
     touched: int
     """The last epoch that may have changed something: no delta after it has any rows."""
 
+    @property
+    def empty(self) -> bool:
+        """Whether it has never had a row, and never could be told from one that has just been made."""
+
     def apply(
         self,
         epoch: int,

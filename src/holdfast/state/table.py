@@ -18,6 +18,11 @@ from holdfast.state.columns import NO_BYTES, SMALLEST, Arena, Array, ColumnSpec,
 from holdfast.state.keys import KeyRows
 
 
+UNBORN = 1
+"""Rows that a table has room for before it has had one: a stage may have thousands of slices that no row ever comes to.
+None would not do: kernels read ahead of what they know to be there."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """Which columns a table has. ``alive`` is the column that counts a key's rows, where rows may be taken
@@ -51,7 +56,7 @@ class Placed:
 class Table:
     """The columns of one slice. Plain data: what an epoch means is ``slice``'s business."""
 
-    def __init__(self, layout: Layout, capacity: int = SMALLEST, *, indexed: bool = True) -> None:
+    def __init__(self, layout: Layout, capacity: int = UNBORN, *, indexed: bool = True) -> None:
         self.layout = layout
         self.rows = 0
         self.purged_at = 0
@@ -63,7 +68,7 @@ class Table:
         self.change: Array = np.empty(capacity, np.int32)
         self.columns: list[Array] = [column.empty(capacity) for column in layout.columns]
         self.arenas: list[Arena | None] = [Arena() if column.spans else None for column in layout.columns]
-        self.index: Array = np.full(2 * SMALLEST, indexing.EMPTY, np.int32)
+        self.index: Array = np.full(2 * UNBORN, indexing.EMPTY, np.int32)
         if indexed and indexing.room(len(self.index)) < capacity:
             self.reindex(capacity)
 
@@ -92,9 +97,9 @@ class Table:
                 if done == count:
                     break
                 if self.rows == len(self.hash):
-                    self.grow(2 * self.rows)
+                    self.grow(max(SMALLEST, 2 * self.rows))
                 if self.rows == indexing.room(len(self.index)):
-                    self.reindex(self.rows + 1)
+                    self.reindex(max(SMALLEST, self.rows + 1))
                 if self.layout.tail:
                     self.tail.reserve(int(keys.spans[done, 1]))
         except BaseException:
@@ -134,7 +139,7 @@ class Table:
 
     def drop_index(self) -> None:
         """Save the index's memory while nobody looks keys up; ``reindex`` makes it again."""
-        self.index = np.full(2 * SMALLEST, indexing.EMPTY, np.int32)
+        self.index = np.full(2 * UNBORN, indexing.EMPTY, np.int32)
 
     def leave_garbage(self, images: Sequence[Sequence[Array]] = ()) -> None:
         """Copy an arena that has doubled, without the bytes that neither a row nor one of ``images`` points at."""

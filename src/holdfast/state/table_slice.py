@@ -237,6 +237,10 @@ class TableSlice:
         return rows if (sign > 0).all() else rows.filter(pa.array(sign > 0))
 
     @property
+    def empty(self) -> bool:
+        return not any(table.rows or table.purged_at for table in self._tables)
+
+    @property
     def rows(self) -> int:
         if self._living is None:
             table = self._tables[0]
