@@ -190,6 +190,7 @@ class HostedJob:
         then = self._then(prepare)
         for name in then.unborn:
             self.stages[name].pass_over(epoch, slices)
+        waited_for = self._opened
         for stage in (one for one in then.stages if one.plan.level == prepare.level):
             todo = [number for number in slices if stage.held(number).state.epoch < epoch]
             advanced.update(todo)
@@ -226,7 +227,7 @@ class HostedJob:
                 self.each(busy[half:], run)
                 stage.pass_over(epoch, set(group.slices).difference(busy))
                 del rows, run  # before the next group's rows come
-            opened = slices if stage.plan.name in self._opened else ()
+            opened = slices if stage.plan.name in waited_for else ()
             left_out = stage.plan.name in prepare.left_out
             figures[stage.plan.name] = stage.figures(slices, stirred, opened, worked, left_out=left_out)
         if prepare.level == self.levels:

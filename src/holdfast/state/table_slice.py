@@ -105,6 +105,8 @@ class TableSlice:
 
     def release(self, epoch: int) -> None:
         self._since = max(self._since, min(epoch, self.epoch))
+        if not self._undo:
+            return
         released = sum(sets[0].epoch <= self._since for sets in self._undo)
         if released:
             self._undo, self._emitted = self._undo[released:], self._emitted[released:]
