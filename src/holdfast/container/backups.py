@@ -171,11 +171,7 @@ class Backups:
         parts = incoming.parts.setdefault(table, [])
         follows = header.continues(parts[-1][0]) if parts else header.start == 0 and header.epoch == incoming.epoch
         parts.append((header, part))
-        if (
-            not follows
-            or not incoming.continues(version)
-            or (version is not None and version >= header.epoch)
-        ):
+        if not follows or not incoming.continues(version) or (version is not None and version >= header.epoch):
             return False
         incoming.touched = time.monotonic()
         if header.last:

@@ -24,7 +24,7 @@ from pyspark.sql.types import ByteType, StructField, StructType
 from holdfast import faults
 from holdfast.driver.counts import Counts, counted
 from holdfast.driver.routes import Routes
-from holdfast.driver.sizes import Sizes
+from holdfast.driver.sizes import SMALL_BYTES, Sizes
 from holdfast.driver.store import StoreHandlers
 from holdfast.errors import HoldfastError, StoreError, from_wire
 from holdfast.invariants import some
@@ -34,8 +34,8 @@ from holdfast.master import events as ev
 from holdfast.master import instructions as do
 from holdfast.operators.ahead import TO
 from holdfast.plan.compile import StageInput
-from holdfast.plan.graph import DIFF, Output, Sink, outputs
-from holdfast.spark.frames import frame_of
+from holdfast.plan.graph import DIFF, Output, Sink, outputs, united
+from holdfast.spark.frames import LOCAL_BYTES, frame_of
 from holdfast.spark.intake import TAG_SCHEMA, EventTime, Intake, Push
 from holdfast.spark.observing import observed, seen_by
 from holdfast.spark.partials import Preaggregation, aggregable, aggregated
@@ -101,6 +101,7 @@ class EpochJobs:
         self.session = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
         _prepare(self.session)
         self.session.conf.set("spark.sql.cbo.enabled", "false")  # as Spark does in the query's own
+        self.session.conf.set(LOCAL_BYTES, str(SMALL_BYTES))
 
     @handler
     def run_intake(self, batch: DataFrame | None, instruction: do.RunIntake) -> ev.IntakeDone:
@@ -152,7 +153,7 @@ class EpochJobs:
         else:
             few = all(self._is_small(output, mode) for output, mode in self.plan.higher_inputs(level))
             read = self._reading(self.plan.higher_inputs(level), fence.epoch)
-            rows, crossing = self.plan.higher_rows(level, read)
+            rows, crossing = self.plan.higher_rows(level, lambda output, mode: read([output], mode))
         keys = tuple(len(item.plan.operator.keys) if item.hashed_at_intake else 0 for item in inputs)
         times = tuple(_times(item, now, partial=number in partial) for number, item in enumerate(inputs))
         cuts = tuple(item.cut for item in inputs)
@@ -190,7 +191,7 @@ class EpochJobs:
         else:
             mode: Mode = "all" if sink.mode == "complete" else "changed"
             read = self._reading([(leaf, mode) for leaf in outputs(sink.node)], epoch)
-            frame = self.plan.sink_rows(sink, epoch, lambda output: read(output, mode))
+            frame = self.plan.sink_rows(sink, epoch, lambda outputs: read(outputs, mode))
         opened = self.sinks[sink.name]
         try:
             opened.write(frame, epoch, counter)
@@ -236,29 +237,36 @@ class EpochJobs:
         ranges = in_ranges(self.routes.groups(), parts)
         return Scan(self.master, self.token, self.job, self.incarnation, stage, level, epoch, mode, ranges, port)
 
-    def _reading(self, wanted: Iterable[tuple[Output, Mode]], epoch: int) -> Callable[[Output, Mode], DataFrame]:
-        """The rows of these outputs, each when it is asked for. Those that are small come together."""
+    def _reading(
+        self, wanted: Iterable[tuple[Output, Mode]], epoch: int
+    ) -> Callable[[Sequence[Output], Mode], DataFrame]:
+        """The rows of outputs of the same columns, when they are asked for. All that are small come by one call."""
         small: dict[Mode, dict[tuple[str, str], None]] = {}
         for output, mode in wanted:
             if self._is_small(output, mode):
                 small.setdefault(mode, {})[output.stage.name, output.port] = None
         found = {mode: self.routes.collect(list(outputs), epoch, mode) or {} for mode, outputs in small.items()}
 
-        def read(output: Output, mode: Mode) -> DataFrame:
-            key = (output.stage.name, output.port)
-            if key in small.get(mode, ()):
-                return self._collected(output, epoch, mode, found[mode].get(key))
-            return self._scan(output, epoch, mode)
+        def read(outputs: Sequence[Output], mode: Mode) -> DataFrame:
+            few = [one for one in outputs if (one.stage.name, one.port) in small.get(mode, ())]
+            frames = [self._scan(one, epoch, mode) for one in outputs if one not in few]
+            if few:  # one may stand there twice: then its rows are wanted twice
+                fetched = [self._fetched(one, epoch, mode, found[mode].get((one.stage.name, one.port))) for one in few]
+                frames.append(self._frame([table for tables in fetched for table in tables], few[0], mode))
+            return united(frames)
 
         return read
 
-    def _collected(self, output: Output, epoch: int, mode: Mode, tables: list[pa.Table] | None) -> DataFrame:
-        session = self.session
-        stage, port, schema = output.stage.name, output.port, self._schema(output, mode)
-        if tables is None:  # a container went away meanwhile: a scan knows how to wait for the next owner
-            scan = self.scan(stage, epoch, mode, port)
-            batches = [batch for part in range(len(scan.parts)) for batch in scan.part(part)]
-            tables = [pa.Table.from_batches(batches)] if batches else []
+    def _fetched(self, output: Output, epoch: int, mode: Mode, tables: list[pa.Table] | None) -> list[pa.Table]:
+        if tables is not None:
+            return tables
+        # A container went away meanwhile: a scan knows how to wait for the next owner.
+        scan = self.scan(output.stage.name, epoch, mode, output.port)
+        batches = [batch for part in range(len(scan.parts)) for batch in scan.part(part)]
+        return [pa.Table.from_batches(batches)] if batches else []
+
+    def _frame(self, tables: Sequence[pa.Table], output: Output, mode: Mode) -> DataFrame:
+        session, schema = self.session, self._schema(output, mode)
         return frame_of(session, pa.concat_tables(tables), schema) if tables else session.createDataFrame([], schema)
 
     def _scan(self, output: Output, epoch: int, mode: Mode) -> DataFrame:

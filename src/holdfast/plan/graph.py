@@ -160,24 +160,24 @@ def evaluate(node: Node, frames: Mapping[Node, S], hidden: tuple[str, ...] = ())
                     )
             return result
         case Union():
-            return _united([evaluate(side, frames, hidden) for side in _sides(node)], hidden)
+            return united([evaluate(side, frames, hidden) for side in sides(node)], hidden)
 
 
-def _sides(node: Node) -> Iterator[Node]:
+def sides(node: Node) -> Iterator[Node]:
     """What a union is of, and unions in it."""
     if isinstance(node, Union):
-        yield from _sides(node.left)
-        yield from _sides(node.right)
+        yield from sides(node.left)
+        yield from sides(node.right)
     else:
         yield node
 
 
-def _united(rows: list[S], hidden: tuple[str, ...]) -> S:
+def united(rows: list[S], hidden: tuple[str, ...] = ()) -> S:
     """Two by two: a union of many on top of each other costs Spark their number squared."""
     if len(rows) == 1:
         return rows[0]
     half = (len(rows) + 1) // 2
-    return union_of(_united(rows[:half], hidden), _united(rows[half:], hidden), hidden)
+    return union_of(united(rows[:half], hidden), united(rows[half:], hidden), hidden)
 
 
 def union_of(left: S, right: S, hidden: tuple[str, ...]) -> S:

@@ -13,16 +13,22 @@ from pyspark.sql.types import StructType
 
 from holdfast.invariants import some
 
+PARTITION_ROWS = 131_072
+LOCAL_BYTES = "spark.sql.execution.arrow.localRelationThreshold"
+"""Spark's: a table of more bytes is no local relation, which the driver alone would work on."""
+
 
 def frame_of(session: SparkSession, table: pa.Table, schema: StructType) -> DataFrame:
-    """``table`` as a local relation of one partition. Its Arrow types must be those that Spark has for ``schema``."""
+    """``table`` as a local relation, or as the partitions of a large one. Its Arrow types must be those that Spark has
+    for ``schema``."""
     if not table.num_rows:
         return session.createDataFrame([], schema)
     gateway = session.sparkContext._gateway
     gateway = some(gateway, "Holdfast needs a classic session with its own JVM")
     client = gateway._gateway_client
-    (batch,) = table.combine_chunks().to_batches()
-    batches = JavaClass("java.util.Collections", client).singletonList(bytes(batch.serialize()))
+    batches = JavaClass("java.util.ArrayList", client)()
+    for batch in table.combine_chunks().to_batches(max_chunksize=PARTITION_ROWS):
+        batches.add(bytes(batch.serialize()))
     iterator = JavaClass("scala.jdk.javaapi.CollectionConverters", client).asScala(batches.iterator())
     utils = JavaClass("org.apache.spark.sql.api.python.PythonSQLUtils", client)
     return DataFrame(utils.toDataFrame(iterator, schema.json(), session._jsparkSession), session)

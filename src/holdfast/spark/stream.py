@@ -21,10 +21,11 @@ from holdfast.plan import epochs
 from holdfast.plan.compile import LEAF, Plan, StageInput
 from holdfast.plan.compile import Look as LookAt
 from holdfast.plan.fingerprint import Fingerprint
-from holdfast.plan.graph import Node, Output, Sink, Source, evaluate, leaves, outputs
+from holdfast.plan.graph import Node, Output, Sink, Source, evaluate, leaves, outputs, united
 from holdfast.plan.passes import Crossing, Share
 from holdfast.plan.tagging import INPUT, Tagging, tagging
 from holdfast.plan.types import quoted
+from holdfast.spark.bundles import Bundle, bundles
 from holdfast.spark.observing import Look, largest, observe
 from holdfast.spark.one_pass import Pass, Reader, readable, share_of
 from holdfast.state.slice import Mode
@@ -167,9 +168,25 @@ class JobPlan(Plan):
         """Of which stages below a level reads what, and in which mode."""
         return [(leaf, item.mode) for item in self.intake(level) for leaf in outputs(item.node)]
 
-    def sink_rows(self, sink: Sink, epoch: int, rows: Callable[[Output], DataFrame]) -> DataFrame:
+    def sink_rows(self, sink: Sink, epoch: int, rows: Callable[[Sequence[Output]], DataFrame]) -> DataFrame:
+        """The rows of a sink over stages; ``rows`` has those of several outputs of the same columns together."""
+        if (found := self._bundles_of(sink)) is not None:
+            return united([evaluate(one.branch, {one.outputs[0]: rows(one.outputs)}) for one in found])
         with epochs.at(epoch):
-            return evaluate(sink.node, {leaf: rows(leaf) for leaf in outputs(sink.node)})
+            return evaluate(sink.node, {leaf: rows([leaf]) for leaf in outputs(sink.node)})
+
+    def _bundles_of(self, sink: Sink) -> list[Bundle] | None:
+        if sink not in self._bundles:
+            self._bundles[sink] = bundles(
+                sink.node,
+                lambda leaf: self.stage(leaf.stage.name).outputs[leaf.port],
+                lambda schema: self.spark.createDataFrame([], schema),
+            )
+        return self._bundles[sink]
+
+    @cached_property
+    def _bundles(self) -> dict[Sink, list[Bundle] | None]:
+        return {}
 
 
 def one_pass(source: DataFrame, readers: Mapping[int, Reader]) -> tuple[Pass, Takers] | None:

@@ -17,7 +17,6 @@ from holdfast.state import index as indexing
 from holdfast.state.columns import NO_BYTES, SMALLEST, Arena, Array, ColumnSpec, Ints, grown, packed, spans_of
 from holdfast.state.keys import KeyRows
 
-
 UNBORN = 1
 """Rows that a table has room for before it has had one: a stage may have thousands of slices that no row ever comes to.
 None would not do: kernels read ahead of what they know to be there."""
