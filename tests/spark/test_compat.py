@@ -50,6 +50,8 @@ NAMED: dict[str, tuple[str, ...]] = {
         *("child()", "name()", "nodeName()", "toAttribute()", "Alias(Expression,String,ExprId,Seq,Option,Seq)"),
     ),
     f"{SPARK}.sql.catalyst.expressions.Coalesce": ("Coalesce(Seq)",),
+    f"{SPARK}.sql.catalyst.expressions.In": ("In(Expression,Seq)",),
+    f"{SPARK}.sql.catalyst.expressions.EqualTo": ("left()", "right()"),
     f"{SPARK}.sql.catalyst.expressions.If": ("If(Expression,Expression,Expression)",),
     f"{SPARK}.sql.catalyst.expressions.Literal": ("create(Object,DataType)",),
     f"{SPARK}.sql.catalyst.analysis.UnresolvedAttribute": ("quoted(String)",),
@@ -64,7 +66,7 @@ NAMED: dict[str, tuple[str, ...]] = {
     f"{SPARK}.sql.catalyst.expressions.ExprId": ("id()",),
     f"{SPARK}.sql.catalyst.expressions.Expression": (
         *("containsPattern(Value)", "dataType()", "deterministic()", "nodeName()", "references()"),
-        *("semanticEquals(Expression)", "semanticHash()", "withNewChildren(Seq)"),
+        *("semanticEquals(Expression)", "semanticHash()", "withNewChildren(Seq)", "eval(InternalRow)"),
     ),
     f"{SPARK}.sql.execution.QueryExecution": (
         *("analyzed()", "optimizedPlan()", "observedMetrics()"),
@@ -82,7 +84,7 @@ NAMED: dict[str, tuple[str, ...]] = {
     f"{SPARK}.sql.Column": ("Column(ColumnNode)", "node()"),
     f"{SPARK}.sql.internal.SortOrder": ("child()", "nullOrdering()", "sortDirection()"),
     f"{SPARK}.sql.Row": ("isNullAt(int)", "getLong(int)"),
-    "java.util.Collections": ("singletonList(Object)",),
+    "java.util.ArrayList": ("add(Object)", "iterator()"),
     "scala.jdk.javaapi.CollectionConverters": ("asScala(Iterator)",),
     "scala.Option": ("empty()",),
     "scala.collection.immutable.Seq": ("apply(Object)", "size()", "mkString(String)"),

@@ -19,18 +19,15 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
-from py4j.java_gateway import JavaClass
-from py4j.protocol import Py4JJavaError
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from holdfast.invariants import some
 from holdfast.plan.passes import WORD, Share, mask_of, word_of
 from holdfast.spark.analysis import each
+from holdfast.spark.catalyst import Catalyst, Expr, number_of, value_of
 from holdfast.spark.observing import Look, largest, observe
 
-Expr = Any
-"""An expression of Spark's, resolved."""
 MANY_CASES = 8
 """Of fewer each is a bit, as any filter: then the column need not cross."""
 TELLING = ("tinyint", "smallint", "int", "bigint", "date", "string")
@@ -44,72 +41,6 @@ class Reader:
 
     rows: DataFrame
     looks: tuple[Look, ...] = ()
-
-
-class _Catalyst:
-    """The few classes of Spark's that expressions are built of."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        gateway: Any = spark.sparkContext._gateway
-        self._client = gateway._gateway_client
-        self._collapse = getattr(self._class("org.apache.spark.sql.catalyst.optimizer.CollapseProject$"), "MODULE$")
-        self._literals = self._class("org.apache.spark.sql.catalyst.expressions.Literal")
-        self._false = self._literals.create(False, self._class("org.apache.spark.sql.types.DataTypes").BooleanType)
-        patterns = self._class("org.apache.spark.sql.catalyst.trees.TreePattern")
-        self._foreign = [patterns.PYTHON_UDF(), patterns.PLAN_EXPRESSION()]
-
-    def _class(self, name: str) -> Any:
-        return JavaClass(name, self._client)
-
-    def _seq(self, *items: Any) -> Any:
-        return self._class("org.apache.spark.api.python.PythonUtils").toSeq(list(items))
-
-    def guardable(self, expression: Expr) -> bool:
-        """Whether it gives the same however often it is computed, and is not computed where a condition forbids it."""
-        return expression.deterministic() and not any(expression.containsPattern(one) for one in self._foreign)
-
-    def renamed(self, expression: Expr, renames: Sequence[Expr]) -> Expr:
-        """With what the aliases stand for in place of their names."""
-        if not renames:
-            return expression
-        return self._collapse.replaceAlias(expression, self._collapse.getAliasMap(self._seq(*renames)))
-
-    def true(self, condition: Expr) -> Expr:
-        """False where it is null."""
-        return self._class("org.apache.spark.sql.catalyst.expressions.Coalesce")(self._seq(condition, self._false))
-
-    def both(self, one: Expr, other: Expr) -> Expr:
-        """The other is not even looked at where the one is false."""
-        return self._class("org.apache.spark.sql.catalyst.expressions.If")(one, other, self._false)
-
-    def where(self, condition: Expr, value: Expr) -> Expr:
-        nothing = self._literals.create(None, value.dataType())
-        return self._class("org.apache.spark.sql.catalyst.expressions.If")(condition, value, nothing)
-
-    def one_of(self, value: Expr, literals: Sequence[Expr]) -> Expr:
-        return self._class("org.apache.spark.sql.catalyst.expressions.In")(value, self._seq(*literals))
-
-    def alias(self, value: Expr, name: str, number: Any = None) -> Expr:
-        number = number or self._class("org.apache.spark.sql.catalyst.expressions.NamedExpression").newExprId()
-        nothing, made = (
-            self._class("scala.Option").empty(),
-            self._class("org.apache.spark.sql.catalyst.expressions.Alias"),
-        )
-        return made(value, name, number, self._seq(), nothing, self._seq())
-
-    def named(self, name: str) -> Expr:
-        """Whatever has that name where it is used."""
-        return self._class("org.apache.spark.sql.catalyst.analysis.UnresolvedAttribute").quoted(name)
-
-    def with_child(self, alias: Expr, child: Expr) -> Expr:
-        return alias.withNewChildren(self._seq(child))
-
-    def column(self, expression: Expr) -> Column:
-        return Column(self._class("org.apache.spark.sql.classic.ExpressionUtils").column(expression))
-
-    def list(self, columns: Iterable[Column]) -> Any:
-        """As Spark takes them: made once, it costs nothing to give it again."""
-        return self._seq(*(one._jc for one in columns))
 
 
 @dataclass(frozen=True)
@@ -138,12 +69,12 @@ class _Case:
             attribute, constant = constant, attribute
         if attribute.nodeName() != "AttributeReference" or attribute.dataType().simpleString() not in TELLING:
             return None
-        value = _constant(constant)
+        value = value_of(constant)
         return None if value is None else _Case(attribute, constant, value, condition)
 
     @property
     def key(self) -> tuple[int, int | str]:
-        return _number(self.attribute), self.value
+        return number_of(self.attribute), self.value
 
 
 class _Wide:
@@ -151,10 +82,10 @@ class _Wide:
     Spark decides, as for any plan, which layers it merges."""
 
     def __init__(self, source: DataFrame) -> None:
-        self._spark = _Catalyst(source.sparkSession)
+        self._spark = Catalyst(source.sparkSession)
         self._base = _analyzed(source)
         self._source_output = list(each(self._base.output()))
-        self._depths = {_number(one): 0 for one in self._source_output}
+        self._depths = {number_of(one): 0 for one in self._source_output}
         self._layers: list[list[Expr]] = []
         self._alike: dict[int, list[tuple[Expr, Expr]]] = {}
 
@@ -212,11 +143,11 @@ class _Wide:
                 return attribute
         alias = self._spark.alias(value, name)
         attribute = alias.toAttribute()
-        depth = max((self._depths[_number(one)] for one in each(value.references().toSeq())), default=0)
+        depth = max((self._depths[number_of(one)] for one in each(value.references().toSeq())), default=0)
         if depth == len(self._layers):
             self._layers.append([])
         self._layers[depth].append(alias)
-        self._depths[_number(attribute)] = depth + 1
+        self._depths[number_of(attribute)] = depth + 1
         alike.append((value, attribute))
         return attribute
 
@@ -224,7 +155,7 @@ class _Wide:
         """Of every column that has cases, whether its value is one of them: Spark looks that up too."""
         found: dict[int, list[_Case]] = {}
         for case in cases:
-            found.setdefault(_number(case.attribute), []).append(case)
+            found.setdefault(number_of(case.attribute), []).append(case)
         return [
             self._spark.column(self._spark.one_of(some[0].attribute, [case.literal for case in some]))
             for some in found.values()
@@ -268,8 +199,8 @@ class Likeness:
         found = self._wide.add(rows)
         kept: object = found.filter
         if kept is not None:
-            kept = kept.key if isinstance(kept, _Case) else _number(kept)
-        return kept, tuple((name, _number(attribute)) for name, attribute in found.columns)
+            kept = kept.key if isinstance(kept, _Case) else number_of(kept)
+        return kept, tuple((name, number_of(attribute)) for name, attribute in found.columns)
 
 
 class Pass:
@@ -309,10 +240,10 @@ class Pass:
         )
 
         def share(rows: _Rows) -> Share:
-            mine, kept = tuple((name, names[_number(attribute)]) for name, attribute in rows.columns), rows.filter
+            mine, kept = tuple((name, names[number_of(attribute)]) for name, attribute in rows.columns), rows.filter
             if isinstance(kept, _Case):
-                return Share(mine, case=(names[_number(kept.attribute)], kept.value))
-            return Share(mine, None if kept is None else bits[_number(kept)])
+                return Share(mine, case=(names[number_of(kept.attribute)], kept.value))
+            return Share(mine, None if kept is None else bits[number_of(kept)])
 
         self.shares = tuple(map(share, taken))
 
@@ -355,7 +286,7 @@ def _looks(wide: _Wide, readers: Sequence[Reader]) -> list[tuple[list[str], Colu
         rows = wide.add(look.times)
         ((_, time),) = rows.columns
         kept = None if rows.filter is None else wide.filter(rows.filter)
-        seen = (_number(time), None if kept is None else _number(kept), look.ahead)
+        seen = (number_of(time), None if kept is None else number_of(kept), look.ahead)
         among = None if kept is None else wide.column(kept)
         found.setdefault(seen, ([], largest(wide.column(time), look.type, look.ahead, among)))[0].extend(look.names)
     return list(found.values())
@@ -365,18 +296,18 @@ def _with_cases(wide: _Wide, taken: Sequence[_Rows]) -> list[_Rows]:
     """Where a column has few cases they are filters as others are."""
     values: dict[int, set[int | str]] = {}
     for case in (rows.filter for rows in taken if isinstance(rows.filter, _Case)):
-        values.setdefault(_number(case.attribute), set()).add(case.value)
+        values.setdefault(number_of(case.attribute), set()).add(case.value)
     few = {number for number, wanted in values.items() if len(wanted) < MANY_CASES}
     return [
         replace(rows, filter=wide.filter(kept))
-        if isinstance(kept := rows.filter, _Case) and _number(kept.attribute) in few
+        if isinstance(kept := rows.filter, _Case) and number_of(kept.attribute) in few
         else rows
         for rows in taken
     ]
 
 
 def _unlike(attributes: Iterable[Expr]) -> dict[int, Expr]:
-    return {_number(one): one for one in attributes}
+    return {number_of(one): one for one in attributes}
 
 
 def _plain(column: Expr) -> bool:
@@ -385,21 +316,5 @@ def _plain(column: Expr) -> bool:
     return value.nodeName() in ("AttributeReference", "Literal")
 
 
-def _constant(expression: Expr) -> int | str | None:
-    """Its value; None: it has none, or it is null. A number that Spark had to cast is one too."""
-    plain = expression.nodeName() == "Literal" or (
-        expression.nodeName() == "Cast" and expression.child().nodeName() == "Literal"
-    )
-    try:
-        value = expression.eval(None) if plain else None
-    except Py4JJavaError:  # one that does not fit: it fails where Spark computes it
-        return None
-    return value if value is None or isinstance(value, int) else str(value.toString())
-
-
 def _analyzed(frame: DataFrame) -> Any:
     return frame._jdf.queryExecution().analyzed()
-
-
-def _number(attribute: Expr) -> int:
-    return int(attribute.exprId().id())
