@@ -54,7 +54,9 @@ def epochs() -> list[list[dict[str, Any]]]:
     return found
 
 
-@pytest.mark.parametrize("shape", STAGES)
+@pytest.mark.parametrize(
+    "shape", [pytest.param(name, marks=pytest.mark.heavy if name == "session" else ()) for name in STAGES]
+)
 def test_it_changes_nothing(tmp_path: Path, spark: SparkSession, shape: str) -> None:
     model = testing.Job()
     wanted = STAGES[shape](model.read(SCHEMA))

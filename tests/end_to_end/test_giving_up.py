@@ -103,7 +103,7 @@ def test_a_sink_ends_with_its_batch_whatever_it_does(
         assert not [event for event in run.status().events if "RunSink" in event.text or "business" in event.text]
 
 
-@pytest.mark.parametrize("where", ["intake", "sink"])
+@pytest.mark.parametrize("where", ["intake", pytest.param("sink", marks=pytest.mark.heavy)])
 def test_a_stop_does_not_wait_for_a_long_epoch(rows: Rows, tmp_path: Path, spark: SparkSession, where: str) -> None:
     go_on, begun = tmp_path / "go-on", threading.Event()
     seen: Counter[tuple[int, int, int]] = Counter()

@@ -46,7 +46,7 @@ def test_three_levels_without_faults(
     drill.check()
 
 
-@pytest.mark.parametrize("way", ["by the driver", "by tasks"])
+@pytest.mark.parametrize("way", [pytest.param("by the driver", marks=pytest.mark.heavy), "by tasks"])
 def test_three_levels_and_a_container_killed(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
