@@ -12,6 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from holdfast.ring import Vertex
@@ -22,6 +23,7 @@ PATIENCE = 20
 """Timers for which the root waits for an interval."""
 
 
+@cache
 def clicks_of(container: str, interval: int) -> list[tuple[str, int]]:
     """What the web server beside that container has logged in an interval."""
     chance = random.Random(f"{container} {interval}")
@@ -60,6 +62,13 @@ class Snapshot:
     of: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Behind:
+    """You are: this is the interval that I have heard of."""
+
+    interval: int
+
+
 class MicroPromotion(Vertex):
     every = 0.05
 
@@ -89,7 +98,11 @@ class MicroPromotion(Vertex):
         if isinstance(message, TopK):
             mine = {product for product, _ in clicks_of(self.container, message.interval)}
             self.discounts[message.interval] = {product for product, _ in message.products if product in mine}
-        elif isinstance(message, Update) and message.interval > self.interval:  # two may take themselves for the root
+        elif isinstance(message, Update) and message.interval <= self.interval:
+            # Two may take themselves for the root for a moment; or it has just come, and does not know how far we are.
+            if not self.is_root() and self.parent() is not None:
+                self.send_to(self.parent(), Behind(self.interval))
+        elif isinstance(message, Update):
             self.interval = message.interval
             self.coming = {at: those for at, those in self.coming.items() if at >= message.interval}
             self.buffer().empty()
@@ -97,7 +110,11 @@ class MicroPromotion(Vertex):
                 self.buffer().insert(product, clicks)
             self.roll_up()
 
-    def on_recv(self, sender: str | None, message: Snapshot) -> None:
+    def on_recv(self, sender: str | None, message: Snapshot | Behind) -> None:
+        if isinstance(message, Behind):
+            if message.interval > self.interval:
+                self.interval = self.sent = message.interval
+            return
         self.coming.setdefault(message.interval, {})[str(sender)] = message
         self.roll_up()
 
