@@ -12,7 +12,6 @@ import random
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from holdfast.ring import Vertex
@@ -23,11 +22,10 @@ PATIENCE = 20
 """Timers for which the root waits for an interval."""
 
 
-@cache
 def clicks_of(container: str, interval: int) -> list[tuple[str, int]]:
     """What the web server beside that container has logged in an interval."""
     chance = random.Random(f"{container} {interval}")
-    return [(chance.choice(PRODUCTS), chance.randrange(1, 4)) for _ in range(chance.randrange(20, 60))]
+    return [(chance.choice(PRODUCTS), chance.randrange(1, 4)) for _ in range(chance.randrange(10, 30))]
 
 
 def best(clicks: dict[str, int]) -> tuple[tuple[str, int], ...]:
