@@ -130,9 +130,11 @@ class Probe(Vertex):
 
     def on_stop(self) -> None:
         STOPPED.append(self.container)
+        KEPT[self.container] = self
 
 
 STOPPED: list[str] = []
+KEPT: dict[str, Probe] = {}
 HELD = threading.Event()
 
 
@@ -168,6 +170,9 @@ def test_callbacks_run_one_after_the_other_on_a_thread_of_their_own(world: World
     STOPPED.clear()
     app.stop()
     assert sorted(STOPPED) == app.names
+    for late in (KEPT["c0"].subscribe, lambda: KEPT["c0"].multicast(1), lambda: KEPT["c0"].send_to("c1", 1)):
+        with pytest.raises(VertexError, match="'probe' is stopped"):
+            late()
     assert not [one for one in threading.enumerate() if one.name.startswith("holdfast-vertex")]
     rings = [ring_at(service)._ring for service in world.services]
     until(lambda: not any(ring._node.groups.trees for ring in rings))
@@ -202,6 +207,8 @@ def test_vertices_send_to_each_other_and_hear_what_does_not_arrive(world: World)
         app.ask(lambda one: one.route("another", bytes(70_000)), "c0")
     with pytest.raises(VertexError, match="text for its name"):
         app.ask(lambda one: one.subscribe(7), "c0")
+    with pytest.raises(VertexError, match="no application 7"):
+        app.ask(lambda one: one.route(7, "?"), "c0")
     world.services.pop(1).close()
     with pytest.raises(VertexError, match=r"c1 does not answer|no container 'c1'"):
         app.ask(sends("c1", "too late"), "c0")
@@ -274,13 +281,25 @@ def test_a_full_inbox_refuses(world: World) -> None:
         app.send_to("c0", "one too many")
     with pytest.raises(VertexError, match="takes nothing now"):
         app.ask(lambda one: one.send_to("c0", "and another"), "c1")
-    app.multicast("lost here", through="c1")
-    until(lambda: app.ask(lambda one: one.heard, "c1"))
+    app.ask(lambda one: one.send_to("c1", bytes(16_000_000)), "c1")  # the largest there are
+    app.multicast("x" * 65_000, through="c1")
+    until(lambda: app.ask(lambda one: [len(said) for _, said in one.heard], "c1") == [16_000_000, 65_000])
     until(lambda: app.status("c0")["c0"].dropped == 3)
     assert app.status("c0")["c0"].waiting == MOST_WAITING
     HELD.set()
     until(lambda: app.status("c0")["c0"].waiting == 0)
     assert app.ask(lambda one: len(one.heard), "c0") == MOST_WAITING
+    HELD.clear()
+    app.send_to("c0", hold)
+    until(lambda: app.status("c0")["c0"].waiting == 0)
+    for _ in range(4):
+        app.send_to("c0", bytes(16_000_000))
+    with pytest.raises(VertexError, match="takes nothing now"):
+        app.send_to("c0", bytes(16_000_000))
+    app.send_to("c0", "a small one still fits")
+    HELD.set()
+    until(lambda: app.ask(lambda one: one.heard[-1][1], "c0") == "a small one still fits")
+    app.send_to("c0", bytes(16_000_000))
 
 
 def test_a_callback_that_does_not_end_holds_up_nobody_else(world: World) -> None:

@@ -6,6 +6,7 @@ every container, and on each that comes later, and takes no further part in what
 
 from __future__ import annotations
 
+import logging
 import pickle
 import time
 import uuid
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 START_SECONDS = 60.0
 STOP_SECONDS = 5.0
 LOOK_SECONDS = 0.05
+LOG = logging.getLogger("holdfast")
 
 
 class Vertices:
@@ -110,11 +112,16 @@ class Vertices:
         return answers
 
     def await_tree(self, timeout: float = 60.0) -> bool:
-        """Wait until every living container has a vertex in one whole tree, so that a multicast reaches all of them."""
+        """Wait until every living container has a vertex, and those that have subscribed to the application's own tree
+        are one whole tree, so that a multicast reaches all of them; whether it is so."""
         deadline = time.monotonic() + timeout
         while True:
             told = self.status()
-            standings = {name: Standing(one.root, one.parent, one.children) for name, one in told.items()}
+            standings = {
+                name: Standing(one.root, one.parent, one.children)
+                for name, one in told.items()
+                if self.name in one.trees or one.root or one.children
+            }
             if told.keys() == set(self._fleet.alive()) and is_whole(standings):
                 return True
             if time.monotonic() >= deadline:
@@ -142,8 +149,13 @@ class Vertices:
     def __enter__(self) -> Vertices:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            self.stop()
+        except HoldfastError as further:
+            if error is None:
+                raise
+            LOG.warning("while %s was stopped because of another error: %s", self._application, further)
 
     # --- within -------------------------------------------------------------------------------------------
 

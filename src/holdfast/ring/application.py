@@ -29,6 +29,8 @@ from holdfast.ring.vertex import Vertex
 from holdfast.ring.vertex_messages import AppName, VertexFailure, VertexStatus
 
 MOST_WAITING = 1024
+MOST_BYTES = 64 << 20
+"""That wait together; a message that finds nothing waiting is always taken."""
 FAILURES_KEPT = 20
 FAILURE_LETTERS = 4000
 START_SECONDS = 30.0
@@ -79,6 +81,7 @@ class Application:
         self._inbox: queue.Queue[Item | None] = queue.Queue(MOST_WAITING)
         self._lock = threading.Lock()
         self._calls = self._dropped = self._failed = 0
+        self._bytes = 0  # that wait
         self._failures: deque[VertexFailure] = deque(maxlen=FAILURES_KEPT)
         self._stopping = place.stopping
         self._started: Future[None] = Future()
@@ -102,13 +105,15 @@ class Application:
 
     def offer(self, item: Item) -> bool:
         """Have it received, unless too much is waiting, or the application is about to end."""
-        try:
-            if not self._stopping.is_set():
-                self._inbox.put_nowait(item)
-                return True
-        except queue.Full:
-            pass
         with self._lock:
+            try:
+                fits = not self._bytes or self._bytes + len(item.body) <= MOST_BYTES
+                if fits and not self._stopping.is_set():
+                    self._inbox.put_nowait(item)
+                    self._bytes += len(item.body)
+                    return True
+            except queue.Full:
+                pass
             self._dropped += 1
         return False
 
@@ -185,9 +190,13 @@ class Application:
 
     def _next(self, left: float | None) -> Item | None:
         try:
-            return self._inbox.get_nowait() if left == 0.0 else self._inbox.get(timeout=left)
+            item = self._inbox.get_nowait() if left == 0.0 else self._inbox.get(timeout=left)
         except queue.Empty:
             return None
+        if item is not None:
+            with self._lock:
+                self._bytes -= len(item.body)
+        return item
 
     def _period(self, vertex: Vertex, before: float | None) -> float | None:
         """A program may change it; what is none is told once, and there is no timer until it is one again."""

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 
 from holdfast.container.throttle import Bucket
-from holdfast.errors import VertexError
+from holdfast.errors import TokenError, VertexError
 from holdfast.ring.members import Members
 from holdfast.ring.node import Ring
 from holdfast.ring.standing import Standing
@@ -88,7 +88,8 @@ class ContainerPlace:
     def subscribe(self, tree: str) -> None:
         group = self._tree(tree).key
         with self._lock:
-            if self._closed or tree in self._trees:
+            self._refuse_closed()
+            if tree in self._trees:
                 return
             self._trees[tree] = None
             self._members.add(group, self._name, self._ring.subscribe)
@@ -110,6 +111,8 @@ class ContainerPlace:
         self._ring.publish(self._tree(tree).key, Multicast(tree, body))
 
     def route(self, application: str, creator: str, message: object) -> None:
+        if not isinstance(application, str) or not isinstance(creator, str):
+            raise VertexError(f"There is no application {application!r} of {creator!r}.", safe="Nothing was sent.")
         body, to = packed(message, MOST_ON_RING), AppName(application, creator)
         self._pay(body)
         self._ring.route(to.key, Routed(to, self.application, body))
@@ -122,7 +125,7 @@ class ContainerPlace:
         client = self._client(to)
         try:
             client.call(letter, timeout=SEND_SECONDS)
-        except Unreachable as error:
+        except (Unreachable, TokenError) as error:  # or a stranger answers on its port
             self._forget(to)
             raise VertexError(
                 f"Container {to} does not answer: {error}",
@@ -149,7 +152,12 @@ class ContainerPlace:
     def _leave(self, tree: str) -> None:
         self._members.discard(self._tree(tree).key, self._name, self._ring.unsubscribe)
 
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise VertexError(f"Application {self._name} is stopped.", safe="Nothing was sent.")
+
     def _pay(self, body: bytes) -> None:
+        self._refuse_closed()
         self._pace.take(len(body) + COST, self._refuse_stopping)
 
     def _refuse_stopping(self) -> None:
@@ -158,8 +166,7 @@ class ContainerPlace:
 
     def _client(self, to: str) -> Client:
         with self._lock:
-            if self._closed:
-                raise VertexError(f"Application {self._name} is stopped.", safe="Nothing was sent.")
+            self._refuse_closed()
             client = self._clients.get(to)
             if client is None:
                 address = self._ring.find(to)
