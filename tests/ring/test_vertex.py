@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from container_kit import World, ring_at, until
 from micro_promotion import MicroPromotion, SalePrediction, oracle
-from ring_kit import settled, terms
+from pyspark.cloudpickle import register_pickle_by_value, unregister_pickle_by_value
+from ring_kit import neighbours, settled, terms
 from vertex_kit import App
 
 from holdfast.errors import ContainerError, FunctionError, VertexError
@@ -373,4 +374,82 @@ def test_without_a_ring_there_are_no_vertices(tmp_path: Path) -> None:
             App(world, Probe, "probe").start()
         assert "ring=True" in refused.value.todo
     finally:
+        world.close()
+
+
+class Unspeakable(ValueError):
+    def __str__(self) -> str:
+        raise RuntimeError("not even that")
+
+
+class Trap:
+    """An attribute that raises."""
+
+    def __get__(self, *_: object) -> Any:
+        raise Unspeakable
+
+
+def test_a_vertex_outlives_errors_that_cannot_be_shown(world: World) -> None:
+    app = App(world, Probe, "probe", every=0.01).start("c0")
+
+    def spoil(one: Probe) -> None:
+        kind = type("Spoilt", (Probe,), {"on_timer": Trap(), "on_multicast": Trap(), "every": Trap()})
+        one.__dict__.pop("every")
+        one.__class__ = kind
+
+    app.send_to("c0", spoil)
+    until(lambda: app.status("c0")["c0"].failed == 1)
+    app.multicast("?", through="c0")
+    until(lambda: app.status("c0")["c0"].failed == 2)
+    assert all("Unspeakable" in one.text for one in app.status("c0")["c0"].failures)
+    with pytest.raises(FunctionError, match=r"deliver raised .*Unspeakable"):
+        app.ask(speak, "c0")
+    assert app.ask("still there", "c0") == "still there"
+    app.stop("c0")
+
+
+def speak(_: Probe) -> None:
+    raise Unspeakable
+
+
+class Flood(Vertex):
+    """Says as much as it may."""
+
+    every = 0.001
+
+    def __init__(self) -> None:
+        self.said = self.heard = 0
+
+    def on_timer(self) -> None:
+        self.multicast(self.said)
+        self.said += 1
+
+    def on_multicast(self, tree: str, message: Any) -> None:
+        self.heard += 1
+
+    def deliver(self, application: str | None, message: Any) -> Any:
+        return self.said, self.heard
+
+
+@pytest.mark.heavy
+def test_a_ring_bears_all_that_vertices_say(tmp_path: Path) -> None:
+    """Everybody says as much as it may for ten seconds: nobody is taken for lost meanwhile."""
+    register_pickle_by_value(sys.modules[__name__])
+    world = World(tmp_path, 8, processes=True, ring=terms(tick=0.5, patience=10))  # as jobs have it
+    try:
+        names = list(world.clients)
+        settled(world, *names)
+        app = App(world, Flood, "flood").start()
+        app.whole()
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            assert all(neighbours(world, name) == set(names) for name in names)
+            time.sleep(0.2)
+        told = app.status()
+        assert all(one.calls > 300 for one in told.values()), told
+        said = [app.ask("?", name)[0] for name in names]
+        app.stop()
+        assert min(said) > 100
+    finally:
+        unregister_pickle_by_value(sys.modules[__name__])
         world.close()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import cloudpickle
 
 from holdfast.errors import ContainerError, HoldfastError, PlanError, VertexError
-from holdfast.ring.place import MOST_ON_RING, MOST_SENT
+from holdfast.ring.place import MOST_ON_RING, MOST_SENT, first_line
 from holdfast.ring.standing import Standing, is_whole
 from holdfast.ring.vertex import Vertex
 from holdfast.ring.vertex_messages import (
@@ -48,8 +48,8 @@ class Vertices:
         self._application = application
         self._start = StartVertices(application, uuid.uuid4().hex, program)
         self._stopped = False
-        self._told: set[tuple[str, str, float]] = set()
-        """Failures that the run's events have."""
+        self._told: set[tuple[str, str, str]] = set()
+        """Container, callback and error of what is in the run's events: what raises again and again is there once."""
 
     @property
     def name(self) -> str:
@@ -104,10 +104,10 @@ class Vertices:
         answers = self._fleet.call_all(AskVertexStatus(self._application), timeout=10.0)
         for container, one in answers.items():
             for failure in one.failures:
-                known = container, failure.callback, failure.at
+                last = failure.text.strip().splitlines()[-1]
+                known = container, failure.callback, last.partition(":")[0]
                 if known not in self._told:
                     self._told.add(known)
-                    last = failure.text.strip().splitlines()[-1]
                     self._note(f"{failure.callback} on {container} raised {last}")
         return answers
 
@@ -247,7 +247,7 @@ def _packed(message: object, most: int, what: str = "") -> bytes:
         raise
     except Exception as error:
         raise PlanError(
-            f"{what} cannot be sent to containers: {type(error).__name__}: {str(error).splitlines()[0]}",
+            f"{what} cannot be sent to containers: {first_line(error)}",
             safe="Nothing was sent.",
             todo="Let it refer to nothing that only the driver has: a session, DataFrames, the job, open files, locks.",
         ) from error

@@ -82,6 +82,7 @@ class Application:
         self._lock = threading.Lock()
         self._calls = self._dropped = self._failed = 0
         self._bytes = 0  # that wait
+        self._untimed = False
         self._failures: deque[VertexFailure] = deque(maxlen=FAILURES_KEPT)
         self._stopping = place.stopping
         self._started: Future[None] = Future()
@@ -149,7 +150,7 @@ class Application:
         self._started.set_result(None)
         try:
             self._serve(vertex)
-            self._call("on_stop", vertex.on_stop)
+            self._call("on_stop", lambda: vertex.on_stop())  # what a class has for an attribute may raise too
         finally:
             self.place.close()
             self._refuse_rest()
@@ -173,12 +174,12 @@ class Application:
         return vertex
 
     def _serve(self, vertex: Vertex) -> None:
-        timer, every = Timer(time.monotonic()), period(vertex)
+        timer = Timer(time.monotonic())
         while not self._stopping.is_set():
-            every = self._period(vertex, every)
+            every = self._period(vertex)
             left = timer.left(every, time.monotonic())
             if every is not None and left == 0.0:
-                self._call("on_timer", vertex.on_timer)
+                self._call("on_timer", lambda: vertex.on_timer())
                 timer.fired(every, time.monotonic())
                 left = timer.left(every, time.monotonic())
             # One message after each: neither a quick timer nor a full inbox keeps the other from its turn.
@@ -198,20 +199,21 @@ class Application:
                 self._bytes -= len(item.body)
         return item
 
-    def _period(self, vertex: Vertex, before: float | None) -> float | None:
+    def _period(self, vertex: Vertex) -> float | None:
         """A program may change it; what is none is told once, and there is no timer until it is one again."""
         try:
-            return period(vertex)
-        except VertexError as error:
-            if before is not None:
+            found = period(vertex)
+        except Exception as error:
+            if not self._untimed:
                 self._note("on_timer", error)
+            self._untimed = True
             return None
+        self._untimed = False
+        return found
 
     def _receive(self, vertex: Vertex, item: Item) -> None:
-        callback: Callable[[Any, Any], Any] = getattr(vertex, item.callback)
-
         def run() -> bytes:
-            returned = callback(item.about, pickle.loads(item.body))
+            returned = getattr(vertex, item.callback)(item.about, pickle.loads(item.body))
             return b"" if item.answer is None else packed(returned)
 
         self._call(item.callback, run, item.answer)
@@ -241,9 +243,9 @@ class Application:
         where = self._within
         if not isinstance(error, VertexError):
             last = traceback.extract_tb(error.__traceback__)[-1]
+            told = traceback.format_exception_only(error)[-1].strip()  # which survives what cannot even be shown
             error = FunctionError(
-                f"Application {self.name}: {where} raised {type(error).__name__}: {error} "
-                f"({last.filename}, line {last.lineno})",
+                f"Application {self.name}: {where} raised {told} ({last.filename}, line {last.lineno})",
                 safe="The job, its state, and all other applications.",
                 todo="Mend it, stop the application if it runs, and start it again.",
             )

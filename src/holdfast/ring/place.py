@@ -9,6 +9,7 @@ is there, so that it hears at once of what does not arrive.
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Callable
 
 from holdfast.container.throttle import Bucket
@@ -24,10 +25,16 @@ MOST_SENT = 16 << 20
 MOST_ON_RING = 64 << 10
 """Bytes of a message."""
 SEND_SECONDS = 10.0
-PACE = 2 << 20
+PACE = 512 << 10
 """Bytes a second that the vertices of a container may give to the ring, all together."""
-COST = 32 << 10
+COST = 8 << 10
 """What a message counts beside its bytes: 64 small ones a second."""
+FEW = 8
+"""Containers. With more, each gives less: one root may have to send what all of them say to all of them."""
+
+
+def first_line(error: BaseException) -> str:
+    return traceback.format_exception_only(error)[0].splitlines()[0]
 
 
 def packed(message: object, most: int = MOST_SENT) -> bytes:
@@ -35,7 +42,7 @@ def packed(message: object, most: int = MOST_SENT) -> bytes:
         body = pickled_bytes(message)
     except Exception as error:
         raise VertexError(
-            f"A {type(message).__name__} cannot be sent: {type(error).__name__}: {str(error).splitlines()[0]}",
+            f"A {type(message).__name__} cannot be sent: {first_line(error)}",
             safe="Nothing was sent.",
             todo="Send what pickle can carry: no open files, locks or connections.",
         ) from error
@@ -158,7 +165,8 @@ class ContainerPlace:
 
     def _pay(self, body: bytes) -> None:
         self._refuse_closed()
-        self._pace.take(len(body) + COST, self._refuse_stopping)
+        crowd = max(1.0, (1 + len(self._ring.neighbours)) / FEW)
+        self._pace.take(int((len(body) + COST) * crowd * crowd), self._refuse_stopping)
 
     def _refuse_stopping(self) -> None:
         if self.stopping.is_set():
