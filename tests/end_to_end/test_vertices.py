@@ -81,7 +81,8 @@ class Failing(hf.ring.Vertex):
 
     def on_start(self) -> None:
         super().on_start()
-        if self.where == self.container or self.where == "on_start":
+        here = self.where in ("on_start", self.container)
+        if here or (self.where.startswith("not") and self.container not in self.where):
             raise ValueError("no start here")
 
     def on_timer(self) -> None:
@@ -144,6 +145,14 @@ def test_what_goes_wrong_with_vertices_is_said_and_the_hub_goes_on(tmp_path: Pat
             app.multicast(bytes(70_000))
         with pytest.raises(hf.PlanError, match="A lock cannot be sent"):
             app.send_to(root, lock)
+        only = run.vertices(Failing, "only", where=f"not {first} nor {second}")
+        run.scale(containers=3)
+        refused = "has no vertex: Application 'only': on_start raised ValueError: no start here"
+        until(lambda: any(refused in event.text for event in run.status().events))
+        assert set(only.status()) == {first, second}
+        only.stop()
+        assert app.await_tree(), "the other application has one there"
+        assert len(app.status()) == 3
         run.process_all_available()
         assert run.state("totals/by_id").get(3)["n"] == 1
     app.stop()
