@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast import ring
     from holdfast.api import states
     from holdfast.api.aggregates import (
         Aggregate,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         StreamStatus,
     )
     from holdfast.api.stream import Stream
+    from holdfast.api.vertices import Vertices
     from holdfast.api.windows import Window, cumulative, session, sliding, tumbling
     from holdfast.driver.history import Ongoing, RunEvent
     from holdfast.driver.live_changes import Update
@@ -63,11 +65,13 @@ if TYPE_CHECKING:
         SparkError,
         StoreError,
         TokenError,
+        VertexError,
     )
     from holdfast.launch.fleet import Silence
     from holdfast.master.autoscale import Autoscale, PerExecutor
     from holdfast.plan.epochs import Epoch, epoch
     from holdfast.recovery.policies import Auto, Chained, FromStore, Line, Star, Tree
+    from holdfast.ring.vertex_messages import VertexStatus
     from holdfast.safety.policies import Delta, Shards, Sync
 
 __version__ = "0.1.0"
@@ -125,6 +129,9 @@ _PLACES = {
     "TokenError": "holdfast.errors",
     "Tree": "holdfast.recovery.policies",
     "Update": "holdfast.driver.live_changes",
+    "VertexError": "holdfast.errors",
+    "VertexStatus": "holdfast.ring.vertex_messages",
+    "Vertices": "holdfast.api.vertices",
     "Window": "holdfast.api.windows",
     "approx_distinct": "holdfast.api.aggregates",
     "count": "holdfast.api.aggregates",
@@ -138,6 +145,7 @@ _PLACES = {
     "mean": "holdfast.api.aggregates",
     "min": "holdfast.api.aggregates",
     "once": "holdfast.api.marks",
+    "ring": "holdfast.ring",
     "session": "holdfast.api.windows",
     "sliding": "holdfast.api.windows",
     "states": "holdfast.api.states",
@@ -200,6 +208,9 @@ __all__ = [
     "TokenError",
     "Tree",
     "Update",
+    "VertexError",
+    "VertexStatus",
+    "Vertices",
     "Window",
     "approx_distinct",
     "count",
@@ -213,6 +224,7 @@ __all__ = [
     "mean",
     "min",
     "once",
+    "ring",
     "session",
     "sliding",
     "states",

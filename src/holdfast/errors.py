@@ -85,6 +85,10 @@ class FunctionError(HoldfastError):
         return named[1] if named else None
 
 
+class VertexError(HoldfastError):
+    """A vertex cannot do that: the message is too large, or whom it is for is gone, full, or not there."""
+
+
 class SparkError(HoldfastError):
     """Spark failed under the job: a source, a UDF or a step raised, or its session is gone."""
 

@@ -200,7 +200,7 @@ def job_at(service: ContainerService) -> HostedJob:
 
 
 def ring_at(service: ContainerService) -> Any:
-    (ring,) = service._rooms
+    ring, _ = service._rooms
     return ring
 
 

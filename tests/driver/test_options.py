@@ -36,7 +36,7 @@ def test_what_cannot_be_is_refused(given: dict[str, Any], says: str, todo: str) 
 
 def test_the_way_back_fits_the_safety() -> None:
     assert Options().way_back == Chained()
-    assert Options().ring() is None
+    assert Options().join_ring() is None
     assert Options(safety=hf.Shards()).way_back == hf.Auto()
     assert Options(safety=hf.Shards(), recovery=hf.FromStore()).way_back == hf.FromStore()
 
@@ -44,7 +44,7 @@ def test_the_way_back_fits_the_safety() -> None:
 def test_a_tree_wants_its_shards_in_parts() -> None:
     tree = Options(safety=hf.Shards(m=4, n=3), recovery=hf.Tree(parts=3))
     assert tree.terms().shards == Cut(4, 3, 3)
-    ring = tree.ring()
+    ring = tree.join_ring()
     assert ring is not None
     assert (ring.policy, ring.cut) == (hf.Tree(parts=3), Cut(4, 3, 3))
     assert Options(safety=hf.Shards(m=4), recovery=hf.Line()).terms().shards == Cut(4, 2, 1)

@@ -241,3 +241,28 @@ def test_a_bound_child_ends_with_its_parent_even_if_it_is_stopped() -> None:
         child.suspend()
         parent.kill()
     until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_newcomers_are_greeted_behind_their_start_and_no_more_when_that_is_said(tmp_path: Path) -> None:
+    with fleet_of(tmp_path, ChildLauncher(SETTINGS)) as (fleet, _):
+        (first,) = fleet.start(1)
+        greeted: list[str] = []
+        held = threading.Event()
+
+        def greeting(name: str) -> None:
+            assert fleet.call(name, Ping()).container == name
+            held.wait(60)
+            greeted.append(name)
+
+        fleet.greet(greeting)
+        (second,) = fleet.start(1)  # returns though the greeting is not over
+        assert greeted == []
+        held.set()
+        fleet.greet_no_more(greeting)
+        assert greeted == [second], "not the one that was there, and it waits for what is under way"
+        (third,) = fleet.start(1)
+        fleet.greet_no_more(greeting)  # again: nothing
+        assert greeted == [second]
+        assert set(fleet.alive()) == {first, second, third}
+        assert not fleet.on_ring
+    fleet.greet_no_more(greeting)

@@ -17,6 +17,7 @@ from holdfast.launch.executors import ExecutorLauncher
 from holdfast.master import instructions as do
 from holdfast.master.feed import BatchOffered  # noqa: F401 - whatever the feed asks for is an instruction too
 from holdfast.ring.service import RingHandlers
+from holdfast.ring.vertex_service import VertexHandlers
 from holdfast.wire.codec import Tagged
 from holdfast.wire.handlers import Table, handler
 from holdfast.wire.messages import (
@@ -47,6 +48,7 @@ def test_every_call_and_stream_has_one_handler() -> None:
     container = Table(
         Handlers("c0", "token", Jobs("c0"), None, 0),  # type: ignore[arg-type]
         RingHandlers(Address("c0", ""), "token"),
+        object.__new__(VertexHandlers),
     )
     desk = Table(*map(object.__new__, (Questions, RunQuestions, ExecutorLauncher)))
     assert kinds_of(Ticket) | kinds_of(Push) <= container.kinds

@@ -91,15 +91,19 @@ class Hub(Job):
         return made
 
     def start(self, *, updates: Literal["keep", "drop"] | None = None, **options: Any) -> HubRun:
-        """Start all jobs, or go on where they were: with what ``Job.start`` takes.
+        """Start all jobs, or go on where they were: with what ``Job.start`` takes. Its containers always form a ring.
 
         What was changed while the hub ran last time (``run.add``, ``run.remove``, ``run.update``) is changed again, and
         ``run.status().events`` say so. ``updates="drop"`` starts with what the program draws. If the program draws a
         changed stage otherwise than it did then, only one of the two can be meant, and the start is refused until it is
         said: ``"keep"`` the changes, or ``"drop"`` them.
         """
+        if options.pop("ring", True) is not True:
+            raise PlanError(
+                "A hub's containers always form a ring.", safe="Nothing was started.", todo="Leave ring= out."
+            )
         self._updates.recall(updates)
-        return super().start(**options)  # type: ignore[return-value]
+        return super().start(ring=True, **options)  # type: ignore[return-value]
 
     def _run_of(self, live: LiveJob) -> HubRun:
         from holdfast.api.hub_run import HubRun

@@ -87,6 +87,7 @@ class Job(Drawing):
         drop: Sequence[str] = (),
         drop_sinks: Sequence[str] = (),
         sinks_at_once: int = DEFAULT.sinks_at_once,
+        ring: bool = False,
     ) -> Run:
         """Start the job, or go on where it was if the store has it already.
 
@@ -108,7 +109,8 @@ class Job(Drawing):
         ``drop`` names stages that the job has no more, where that could be a mistake: such a start is refused without.
         ``drop_sinks`` names sinks that were removed while an epoch was under way, and shall not get it: without a word
         about them such a start is refused. ``sinks_at_once``: so many sinks of an epoch run side by side; 1: one after
-        the other, in the order in which they are written.
+        the other, in the order in which they are written. ``ring``: containers form a ring, for ``run.vertices``; with
+        ``Shards`` they do anyway.
         """
         from holdfast.driver.start import start
 
@@ -131,6 +133,7 @@ class Job(Drawing):
             drop=drop,
             drop_sinks=drop_sinks,
             sinks_at_once=sinks_at_once,
+            ring=ring,
         )
         return self._run_of(start(self, self.plan().overflowing(on_overflow), options))
 

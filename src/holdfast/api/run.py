@@ -17,9 +17,13 @@ from holdfast.api.rows import Rows
 from holdfast.api.state import State
 from holdfast.api.status import SECTION as SECTION  # it is asked for here
 from holdfast.api.status import JobStatus, Status, status_of
+from holdfast.api.vertices import Vertices
+from holdfast.api.vertices import start as start_vertices
 from holdfast.driver.live_job import LiveJob
 from holdfast.errors import ContainerError, HoldfastError, PlanError
 from holdfast.master import events as ev
+from holdfast.ring.vertex import Vertex
+from holdfast.ring.vertex_messages import AppName
 from holdfast.spark.query import interruptible
 from holdfast.wire.questions import AskStatus, HostedStatus, SetThreads
 
@@ -39,6 +43,7 @@ class Run:
         self._live = live
         self._ledger, self._file = live.ledger, live.file
         self._shell, self._fleet, self._jobs = live.shell, live.fleet, live.jobs
+        self._applications: dict[AppName, Vertices] = {}
         live.desk.table.add(RunQuestions(self))
 
     @property
@@ -160,6 +165,15 @@ class Run:
         """Kill a container, as a drill: with SIGKILL, telling nobody. ``await_settled`` awaits its recovery too."""
         self._live.refuse_stopped()
         self._fleet.kill(name)
+
+    def vertices(self, vertex: type[Vertex], name: str, *, creator: str = "", **arguments: Any) -> Vertices:
+        """Run a program of your own beside the job: a vertex of this class, called with the arguments, on every
+        container, those that come later too. Its root is the container nearest to the hash of name and creator.
+
+        It stands outside the log: messages come at most once, and what a vertex knows is gone with its container. The
+        job needs a ring: ``start(ring=True)``, a hub, or ``safety=hf.Shards(…)``.
+        """
+        return start_vertices(self, vertex, name, creator, arguments)
 
     # --- look and read ------------------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ class ContainerService(Server):
         return self.jobs.of(sender)
 
     def close(self) -> None:
-        for room in self._rooms:
+        for room in reversed(self._rooms):  # each stands on those before it
             room.close()
         self.shutdown()
         self._threads.close()

@@ -42,6 +42,7 @@ class Options:
     drop: Sequence[str] = ()
     drop_sinks: Sequence[str] = ()
     sinks_at_once: int = 4
+    ring: bool = False
 
     def __post_init__(self) -> None:
         if self.slices != "auto" and not 1 <= self.slices <= MAX_SLICES:
@@ -53,6 +54,7 @@ class Options:
         one_of("where", self.where, "auto", "driver", "executors")
         one_of("preaggregate", self.preaggregate, True, False, "auto")
         one_of("push", self.push, True, False, "auto")
+        one_of("ring", self.ring, True, False)
         trigger_of(self.trigger)
         checked_overflow(self.on_overflow)
         for what, names in (("drop", self.drop), ("drop_sinks", self.drop_sinks)):
@@ -96,10 +98,10 @@ class Options:
             return terms
         return replace(terms, shards=replace(terms.shards, parts=getattr(self.way_back, "parts", 1)))
 
-    def ring(self) -> JoinRing | None:
-        """What containers must know to form a ring and recover by it; None: there is none."""
+    def join_ring(self) -> JoinRing | None:
+        """What containers must know to form a ring, and to recover by it; None: there is none."""
         shards, way = self.terms().shards, self.way_back
-        if shards is None:
+        if shards is None and not self.ring:
             return None
         policy = way if isinstance(way, Star | Line | Tree | Auto) else Star()  # with FromStore nobody ever asks for it
         return JoinRing(shards, policy)

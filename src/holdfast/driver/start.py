@@ -131,7 +131,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
         launcher = _launcher(job, options, settings, desk)
         if isinstance(launcher, ExecutorLauncher) and launcher.warning:
             history.note("warning", launcher.warning)
-        fleet = Fleet(launcher, host, owner.incarnation, brain.lost, options.silence, options.ring())
+        fleet = Fleet(launcher, host, owner.incarnation, brain.lost, options.silence, options.join_ring())
         opened.callback(fleet.close)
         routes = Routes(brain, fleet)
         opened.callback(routes.close)

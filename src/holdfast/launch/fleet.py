@@ -7,10 +7,11 @@ end is evidence like any other. Only an end that cannot be confirmed is taken fo
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
@@ -74,6 +75,8 @@ class Fleet:
         self._gone: set[str] = set()
         self._silent: dict[str, float] = {}
         self._started = 0
+        self._greetings: list[Callable[[str], None]] = []
+        self._greeter = ThreadPoolExecutor(1, thread_name_prefix="holdfast-greets")
         self._closing = threading.Event()
         self._pinger = threading.Thread(target=until_exit(self._ping_all), daemon=True, name="holdfast-pings")
         self._pinger.start()
@@ -125,18 +128,47 @@ class Fleet:
 
     def call_all(self, message: Call[A], timeout: float | None = 30.0) -> dict[str, A]:
         """The same call to all that live; those that do not answer are left out."""
+        answers = self.ask_all(message, timeout)
+        return {name: answer for name, answer in answers.items() if not isinstance(answer, Exception)}
+
+    def ask_all(self, message: Call[A], timeout: float | None) -> dict[str, A | Unreachable | HoldfastError]:
+        """The same call to all that live, and what each answers or raises."""
         names = self.alive()
         if not names:
             return {}
 
-        def one(name: str) -> tuple[str, A | None]:
+        def one(name: str) -> tuple[str, A | Unreachable | HoldfastError]:
             try:
                 return name, self.call(name, message, timeout)
-            except (Unreachable, HoldfastError):
-                return name, None
+            except (Unreachable, HoldfastError) as error:
+                return name, error
 
         with ThreadPoolExecutor(min(len(names), MOST_AT_ONCE), thread_name_prefix="holdfast-all") as pool:
-            return {name: answer for name, answer in pool.map(one, names) if answer is not None}
+            return dict(pool.map(one, names))
+
+    @property
+    def on_ring(self) -> bool:
+        return self._ring is not None
+
+    def greet(self, greeting: Callable[[str], None]) -> None:
+        """Call it with the name of each container that comes from now on; one that is coming up now may be among those
+        alive as well. Behind the start of the container, which does not wait for it."""
+        with self._lock:
+            self._greetings.append(greeting)
+
+    def greet_no_more(self, greeting: Callable[[str], None]) -> None:
+        """When this returns it is not called any more, nor is a call of it under way."""
+        with self._lock:
+            if greeting in self._greetings:
+                self._greetings.remove(greeting)
+        with contextlib.suppress(RuntimeError, CancelledError):  # the fleet is closed, and nobody is greeted
+            self._greeter.submit(lambda: None).result()
+
+    def _greet(self, container: str) -> None:
+        with self._lock:
+            greetings = list(self._greetings)
+        for greeting in greetings:
+            greeting(container)
 
     @property
     def suspects(self) -> frozenset[str]:
@@ -208,6 +240,7 @@ class Fleet:
                 list(pool.map(lambda handle: handle.close(), handles))
         for client in clients:
             client.close()
+        self._greeter.shutdown(wait=True, cancel_futures=True)
         self.launcher.close()
 
     # --- starting and ending ------------------------------------------------------------------------------
@@ -235,6 +268,8 @@ class Fleet:
             self._clients[name] = client
             self._silent[name] = 0.0
             self._hosting_now.add(name)
+            if self._greetings and not self._closing.is_set():
+                self._greeter.submit(self._greet, name)
         handle.on_exit(self._exited)
         return True
 

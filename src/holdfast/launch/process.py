@@ -66,7 +66,8 @@ def _get_ready(gentle: bool) -> None:
     from pyspark import cloudpickle
 
     import holdfast.container.service
-    import holdfast.ring.service  # noqa: F401 - both are loaded here for main
+    import holdfast.ring.service
+    import holdfast.ring.vertex_service  # noqa: F401 - all are loaded here for main
     from holdfast.state.codec import pickle_by_value
     from holdfast.state.warm import warm
 
@@ -81,9 +82,12 @@ def assembled(container: str, token: str, host: str, threads: int, staging_bytes
     """A container's service with all its rooms."""
     from holdfast.container.service import ContainerService
     from holdfast.ring.service import RingHandlers
+    from holdfast.ring.vertex_service import VertexHandlers
 
     service = ContainerService(container, token, host, threads, staging_bytes)
-    service.add(RingHandlers(service.address, token))
+    ring = RingHandlers(service.address, token)
+    service.add(ring)
+    service.add(VertexHandlers(ring.the_ring, token))
     return service
 
 

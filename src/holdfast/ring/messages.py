@@ -36,9 +36,12 @@ class RingTerms:
 
 @dataclass(frozen=True)
 class JoinRing(Call[Done]):
-    """Take part in the ring for this job: how its slices are cut, and by which structure they come back."""
+    """Take part in the ring for this job: how its slices are cut, and by which structure they come back.
 
-    cut: Cut
+    Without a cut nothing of the job is kept there: it has the ring for its vertices.
+    """
+
+    cut: Cut | None
     policy: Policy
     terms: RingTerms = RingTerms()
     store: float = 0.0

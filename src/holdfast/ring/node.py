@@ -12,6 +12,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from holdfast.errors import ContainerError, HoldfastError
 from holdfast.ids import distance, id_of
@@ -20,6 +22,7 @@ from holdfast.ring.overlay import events as ev
 from holdfast.ring.overlay import instructions as do
 from holdfast.ring.overlay.node import Node
 from holdfast.ring.post import Post
+from holdfast.ring.standing import NOWHERE, Standing
 from holdfast.wire.client import Client, Unreachable
 from holdfast.wire.messages import Address
 
@@ -28,6 +31,18 @@ SPARE = 8
 """Peers at once that are no leaves: of the routing table, or on their way in."""
 MOST_EVENTS = 4096
 """That wait to be read; whoever writes more is told to write again later."""
+
+
+@dataclass(frozen=True)
+class Asked(ev.Event):
+    """Where does this node stand in the group's tree? For the ring's own thread, which alone knows."""
+
+    group: int
+    answer: queue.SimpleQueue[Standing]
+
+
+def _nobody(_: int, __: Any) -> None:
+    """Hears it."""
 
 
 class Ring:
@@ -50,6 +65,8 @@ class Ring:
         self._neighbours: tuple[Address, ...] = ()
         self._full = False
         self._homes: dict[int, queue.SimpleQueue[int]] = {}  # key → where a lookup says it was delivered
+        self._heard: Callable[[int, Any], None] = _nobody
+        self._delivered: Callable[[int, Any], None] = _nobody
         self._contact = 0
         self._unheard: set[int] = set()
         """Peers that have not answered the last heartbeat yet."""
@@ -106,6 +123,54 @@ class Ring:
                 around = (home, *self._leaves_of(home))
         return tuple(sorted(around, key=lambda one: distance(key, id_of(one.container))))[: self._terms.leaves]
 
+    def find(self, container: str) -> Address | None:
+        """Where it is, if it was ever heard of and is not known to have ended."""
+        return self._address(id_of(container))
+
+    # --- groups -------------------------------------------------------------------------------------------
+
+    def listen(self, heard: Callable[[int, Any], None], delivered: Callable[[int, Any], None]) -> None:
+        """``heard`` is told what is published for a group of which this container is a member, ``delivered`` what is
+        routed to a key that this container is the nearest to."""
+        self._heard, self._delivered = heard, delivered
+
+    def subscribe(self, group: int) -> None:
+        self._events.put(ev.Subscribe(group))
+
+    def unsubscribe(self, group: int) -> None:
+        self._events.put(ev.Unsubscribe(group))
+
+    def publish(self, group: int, payload: Any) -> None:
+        """To all members of a group, once to each, or not at all."""
+        self._refuse_outside()
+        self._events.put(ev.Publish(group, payload))
+
+    def route(self, key: int, payload: Any) -> None:
+        """To the nearest to a key; it is lost with whoever has it in hands."""
+        self._refuse_outside()
+        self._events.put(ev.Lookup(key, payload))
+
+    def standing(self, group: int) -> Standing:
+        """Where this container stands in the group's tree at this moment, as of all that was asked for before."""
+        answer: queue.SimpleQueue[Standing] = queue.SimpleQueue()
+        self._events.put(Asked(group, answer))
+        try:
+            return answer.get(timeout=LOOKUP_SECONDS)
+        except queue.Empty:
+            raise ContainerError(
+                f"The ring does not say where {self.me.container} stands.",
+                safe="Nothing was changed.",
+                todo="The container is too busy, or about to end: ask again a little later.",
+            ) from None
+
+    def _refuse_outside(self) -> None:
+        if not self._node.joined:
+            raise ContainerError(
+                f"{self.me.container} is not part of the ring yet.",
+                safe="Nothing was sent.",
+                todo="Try again a little later: a container takes part some ticks after its start.",
+            )
+
     def close(self) -> None:
         self._events.put(None)
         self._thread.join()
@@ -130,6 +195,9 @@ class Ring:
                 traceback.print_exc(file=sys.stderr)
 
     def _take(self, event: ev.Event) -> None:
+        if isinstance(event, Asked):
+            event.answer.put(self._standing(event.group))
+            return
         if isinstance(event, ev.Lookup) and not self._node.joined:
             return
         for instruction in self._node.handle(event):
@@ -154,6 +222,10 @@ class Ring:
                 waiting = self._homes.get(key)
                 if waiting is not None:
                     waiting.put(at)
+            case do.Hear(group=group, payload=payload):
+                self._heard(group, payload)
+            case do.Deliver(key=key, payload=payload):
+                self._delivered(key, payload)
             case do.Joined():
                 self._look()
             case do.Found(peer):
@@ -171,6 +243,18 @@ class Ring:
         with self._lock:
             self._full = self._node.view.leaves.full
             self._neighbours = tuple(self._book[peer] for peer in self._node.leaves if peer in self._book)
+
+    def _standing(self, group: int) -> Standing:
+        if not self._node.joined:
+            return NOWHERE
+        hop, _ = self._node.view.next_hop(group)
+        tree = self._node.groups.trees.get(group)
+        if tree is None:
+            return Standing(hop is None, None, ())
+        with self._lock:
+            named = {one: self._book[one].container for one in (tree.parent, *tree.children) if one in self._book}
+        parent = None if tree.parent is None else named.get(tree.parent)
+        return Standing(hop is None, parent, tuple(sorted(named[one] for one in tree.children if one in named)))
 
     def _try_another(self) -> None:
         """All that are known may be dead, or cut off together with us: one after the other of all we ever heard of."""

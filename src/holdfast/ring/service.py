@@ -68,7 +68,7 @@ class RingHandlers:
         with self._lock:
             if self._ring is None:
                 self._ring = Ring(self._me, self._token, call.terms, self._lost, self._found)
-            if job.job not in self._jobs:
+            if call.cut is not None and job.job not in self._jobs:
                 terms = Terms(call.cut, call.policy)
                 ringed = RingedJob(job, job.incarnation, self._ring, terms, self._token)
                 self._jobs[job.job] = ringed, Healing(ringed, call.store)
@@ -77,19 +77,19 @@ class RingHandlers:
 
     @handler
     def meet(self, call: Meet) -> Done:
-        ring = self._the_ring()
+        ring = self.the_ring()
         if any(one.container != ring.me.container for one in call.contacts):
             ring.meet(call.contacts)
         return Done()
 
     @handler
     def letter(self, call: Letter) -> Done:
-        self._the_ring().receive(call)
+        self.the_ring().receive(call)
         return Done()
 
     @handler
     def ask_leaves(self, call: AskLeaves) -> LeafSet:
-        ring = self._the_ring()
+        ring = self.the_ring()
         return LeafSet((ring.me, *ring.neighbours))
 
     # --- pieces -------------------------------------------------------------------------------------------
@@ -164,9 +164,13 @@ class RingHandlers:
         for _, healing in jobs:
             healing.found(container)
 
-    def _the_ring(self) -> Ring:
+    def the_ring(self) -> Ring:
         if self._ring is None:
-            raise ContainerError("This container is not part of a ring.", safe="Nothing was changed.")
+            raise ContainerError(
+                "This container is not part of a ring.",
+                safe="Nothing was changed.",
+                todo="Start the job with ring=True, or with safety=hf.Shards(…).",
+            )
         return self._ring
 
     def _of(self, job: HostedJob) -> tuple[RingedJob, Healing]:

@@ -114,7 +114,7 @@ class ContainerCodec:
 
     def dump(self, held: Any) -> bytes:
         if self.kind == "pickled":
-            return b"" if held is None else _HEAD + _pickled(held)
+            return b"" if held is None else _HEAD + pickled_bytes(held)
         held = self._accepted(held)
         if not held:
             return b""
@@ -205,7 +205,8 @@ def pickle_by_value(dumps: Callable[[Any], bytes]) -> None:
 _by_value: Callable[[Any], bytes] | None = None
 
 
-def _pickled(held: Any) -> bytes:
+def pickled_bytes(held: Any) -> bytes:
+    """An object as ``pickle`` reads it, with its classes if they have to go along."""
     try:
         return pickle.dumps(held, protocol=5)
     except (pickle.PicklingError, AttributeError, TypeError):
