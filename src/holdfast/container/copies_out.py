@@ -36,6 +36,7 @@ from holdfast.wire.questions import AskVersions
 STREAM_SECONDS = 600.0  # the end of a stream whose peer neither reads nor dies; we have given it up long before
 SHARED_BYTES = 64 << 20
 MESSAGE_BYTES = 1 << 20
+Part = tuple[copies.Header, pa.RecordBatch]
 
 
 def copy(job: HostedJob, call: SendCopies, token: str) -> CopiesSent:
@@ -86,7 +87,7 @@ class Walk:
         self.graph, self._tables = job.graph, job.tables  # if others come meanwhile, they are of later epochs
         self._peers = peers
         self._lock = threading.Lock()
-        self._shared: OrderedDict[tuple[str, int, int, int, int], tuple[pa.RecordBatch, int]] = OrderedDict()
+        self._shared: OrderedDict[tuple[str, int, int, int, int], tuple[Part, int]] = OrderedDict()
         self._nbytes = 0
 
     def parts(
@@ -101,8 +102,7 @@ class Walk:
         for stage, table in tables:
             start = 0
             while True:
-                part = self._part(stage, table, number, base, start)
-                header = copies.header_of(part)
+                header, part = self._part(stage, table, number, base, start)
                 yield table_name(stage, table), len(tables), header, part
                 if header.last:
                     break
@@ -112,7 +112,7 @@ class Walk:
         state: SliceState = self.job.reading.stage(stage).held(number).state
         return state.touched > base if base else not state.empty
 
-    def _part(self, stage: str, table: int, number: int, base: int, start: int) -> pa.RecordBatch:
+    def _part(self, stage: str, table: int, number: int, base: int, start: int) -> Part:
         key = (stage, table, number, base, start)
         with self._lock:
             found = self._shared.pop(key, None)
@@ -121,12 +121,12 @@ class Walk:
                 part, takers = self.job.reading.part(stage, table, number, base, self.epoch, start), self._peers[number]
             else:
                 part, takers = found
-                self._nbytes -= part.nbytes
+                self._nbytes -= part[1].nbytes
             if takers > 1:
                 self._shared[key] = (part, takers - 1)
-                self._nbytes += part.nbytes
+                self._nbytes += part[1].nbytes
             while self._nbytes > SHARED_BYTES:
-                _, (old, _) = self._shared.popitem(last=False)
+                _, ((_, old), _) = self._shared.popitem(last=False)
                 self._nbytes -= old.nbytes
         return part
 
@@ -141,7 +141,7 @@ class Waiting:
 
     def add(self, number: int, tables: int, header: copies.Header, part: pa.RecordBatch, nbytes: int) -> None:
         self.about.append((number, part.num_rows, tables, header))
-        self.parts.append(part.replace_schema_metadata(None))
+        self.parts.append(part)
         self.nbytes += nbytes
 
 

@@ -104,11 +104,13 @@ class Reading:
         with held.lock:
             return held.state.read(epoch, stage.operator.decode_keys(keys))
 
-    def part(self, stage_name: str, table: int, number: int, base: int, epoch: int, start: int) -> pa.RecordBatch:
+    def part(
+        self, stage_name: str, table: int, number: int, base: int, epoch: int, start: int
+    ) -> tuple[copies.Header, pa.RecordBatch]:
         """One part of the delta (base, epoch] of a table of a slice."""
         held = self.stage(stage_name).held(number)
         with held.lock:
-            return held.state.delta(base, epoch, start, PART_SLOTS, table)
+            return held.state.part(base, epoch, start, PART_SLOTS, table)
 
     def packed(self, epoch: int, slices: Sequence[int]) -> Iterator[PackedSlice]:
         """Full copies of slices of all stages as of ``epoch``."""
@@ -116,9 +118,10 @@ class Reading:
             for at, table in enumerate(stage.tables):
                 for number in slices:
                     parts = [self.part(name, at, number, 0, epoch, 0)]
-                    while not (header := copies.header_of(parts[-1])).last:
+                    while not (header := parts[-1][0]).last:
                         parts.append(self.part(name, at, number, 0, epoch, header.stop))
-                    yield PackedSlice(table, number, epoch, copies.whole(parts))
+                    whole = copies.whole([copies.labelled(rows, header) for header, rows in parts])
+                    yield PackedSlice(table, number, epoch, whole)
 
     # --- pins ---------------------------------------------------------------------------------------------
 

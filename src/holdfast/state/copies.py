@@ -79,7 +79,8 @@ def width(layout: Layout) -> int | None:
     return sum(int(field.type.bit_width) // 8 for field in schema(layout))
 
 
-def encode(snapshot: Snapshot, slots: Ints, header: Header) -> pa.RecordBatch:
+def encode(snapshot: Snapshot, slots: Ints) -> pa.RecordBatch:
+    """Rows of a copy, without a word about them."""
     table = snapshot.table
     keys = table.keys(slots)
     flat = (slots.astype(np.int32), snapshot.change(slots), keys.hash, keys.nulls)
@@ -93,7 +94,12 @@ def encode(snapshot: Snapshot, slots: Ints, header: Header) -> pa.RecordBatch:
             arrays.append(arrow.of_spans(pa.large_binary(), values, arena.data, NO_BYTES))
         else:
             arrays.append(arrow.of_rows(values) if spec.width else pa.array(values))
-    return pa.RecordBatch.from_arrays(arrays, schema=_labelled(schema(table.layout), header))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema(table.layout))
+
+
+def labelled(rows: pa.RecordBatch, header: Header) -> pa.RecordBatch:
+    """With what they are, where that does not travel apart from them."""
+    return rows.replace_schema_metadata(_labelled(rows.schema, header).metadata)
 
 
 def whole(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -84,6 +84,11 @@ class SliceState(Protocol):
         ``epoch`` is held, together they are what one call would have given.
         """
 
+    def part(
+        self, base: int, epoch: int, start: int = 0, count: int | None = None, table: int = 0
+    ) -> tuple[copies.Header, pa.RecordBatch]:
+        """The same, with what it is beside it: who sends many of them need not read that out of each again."""
+
     def load(self, parts: Sequence[pa.RecordBatch], epoch: int) -> None:
         """Become what full copies of the tables and the deltas after them say."""
 
