@@ -84,6 +84,21 @@ def check(drill: Drill) -> Truth:
     return truth
 
 
+def test_functions_see_what_the_epoch_before_fed_back_also_where_the_log_is_replayed(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drill = Drill(tmp_path, files=3, rows=200, keys=40, config={"shape": "feedback", "slices": 4, "safety": "none"})
+    drill.plant("container@mid-apply@3")
+    drill.run_here(spark, monkeypatch)
+    assert not drill.planted
+    check(drill)
+    # Started again, it goes on where it was: with what the last commit has.
+    drill.add_file()
+    drill.run_here(spark, monkeypatch)
+    check(drill)
+
+
+@pytest.mark.heavy
 def test_functions_see_what_the_epoch_before_fed_back_while_containers_die_and_slices_move(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,32 +109,26 @@ def test_functions_see_what_the_epoch_before_fed_back_while_containers_die_and_s
         with drill.flowing(lambda: run._shell.machine.committed):
             going = EpochsGoOn(drill, run)
             going.epochs(3)
-            alive = [one.name for one in run.status().containers if one.alive]
-            run.move([0, 1, 2, 3], to=alive[-1])
-            going.epochs(3)
-            run.kill(next(one.name for one in run.status().containers if one.alive))
-            going.epochs(2)
+            going.settle()  # the one that died has a successor
+            run.move(range(4), to=going.alive[-1].name)
+            run.move(range(4, 8), to=going.alive[0].name)
+            going.settle()
+            going.kill(1)
+            going.epochs(1)
 
     drill.run_here(spark, monkeypatch, act)
     assert not drill.planted
     check(drill)
-    # Started again, it goes on where it was: with what the last commit has.
-    drill.add_file()
-    drill.run_here(spark, monkeypatch)
-    check(drill)
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        "after-prepare",
-        *(pytest.param(one, marks=pytest.mark.heavy) for one in ("mid-sink", "after-sinks", "after-commit")),
-    ],
-)
-def test_a_driver_dies_and_functions_see_the_same(tmp_path: Path, place: str) -> None:
-    drill = Drill(tmp_path, files=4, rows=200, keys=40, config={"shape": "feedback", "slices": 4})
-    drill.plant(f"driver@{place}@3")
-    assert drill.run().killed
+@pytest.mark.heavy
+def test_a_driver_dies_and_functions_see_the_same(tmp_path: Path) -> None:
+    places = ("after-prepare", "mid-sink", "after-sinks", "after-commit")
+    drill = Drill(tmp_path, files=7, rows=200, keys=40, config={"shape": "feedback", "slices": 4})
+    for epoch, place in enumerate(places, 2):
+        drill.plant(f"driver@{place}@{epoch}")
+    for _ in places:
+        assert drill.run().killed
     ended = drill.run()
     assert ended.code == 0, ended.error
     check(drill)
@@ -130,23 +139,24 @@ def test_too_much_ends_the_run_before_any_sink_has_it_and_less_of_it_goes_on(
 ) -> None:
     """As the error says: another filter in front, and the epoch that failed is finished."""
     write_files(tmp_path / "all", 2, 100, keys=40, seed=3)
-    write_files(tmp_path / "large", 1, 6000, keys=6000, seed=4)
+    write_files(tmp_path / "large", 2, 6000, keys=6000, seed=4)
     (tmp_path / "input").mkdir()
 
     def take(*files: str) -> None:
         for file in files:
             (tmp_path / file).rename(tmp_path / "input" / f"{len(list((tmp_path / 'input').iterdir()))}.parquet")
 
-    def start(where: str) -> hf.Run:
+    def start(where: str, **options: Any) -> hf.Run:
         job = hf.Job("large", spark, store=tmp_path / "store")
         rows = job.read(source(spark, str(tmp_path / "input")))
         counts = rows.key_by("k", "g", name="counts").agg(n=hf.count(), total=hf.sum("v"))
         counts.write("parquet", str(tmp_path / "counts"))
-        counts.where(where).feedback("counts")
+        if where:
+            counts.where(where).feedback("counts")
         rows.select("k").key_by("k", name="seen").process(Seen, "k bigint, n bigint").write(
             "parquet", str(tmp_path / "seen")
         )
-        return job.start(containers=1, slices=4, trigger="availableNow")
+        return job.start(containers=1, slices=4, trigger="availableNow", **options)
 
     def epochs(folder: str) -> set[int]:
         return set(pq.read_table(tmp_path / folder)["_epoch"].to_pylist())
@@ -170,6 +180,13 @@ def test_too_much_ends_the_run_before_any_sink_has_it_and_less_of_it_goes_on(
     fed = {1: 0, 2: len(first), 3: len({(row["k"], row["g"]) for row in second if row["k"] < 100})}
     found = {(row["_epoch"], row["n"]) for row in pq.read_table(tmp_path / "seen").to_pylist()}
     assert found == set(fed.items())
+    # Or without it.
+    take("large/0001.parquet")
+    with pytest.raises(hf.SinkError, match="Feedback 'counts' of epoch 4 is"), start("true") as run:
+        run.await_termination()
+    with start("", drop_sinks=["feedback:counts"]) as run:
+        run.await_termination()
+    assert epochs("counts") == epochs("seen") == {1, 2, 3, 4}
 
 
 class Seen:

@@ -54,7 +54,7 @@ def drawn() -> tuple[testing.Job, hf.Stream, hf.Stream]:
     return job, favours, favours.key_by("k", name="above").process(Above, "k string, said string")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(-5, 9)), max_size=6), min_size=1, max_size=5),
     CRASHES,
@@ -93,7 +93,7 @@ class Told:
                 yield {"name": name, **row} if "ts" in row else {"name": name, **row, "ts": None}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(graphs(), epochs(), CRASHES)
 def test_any_stream_of_any_graph_is_fed_back_as_it_is(
     chosen: list[Choice], rows: list[dict[str, Any]], crashes: list[str | None]
