@@ -355,6 +355,58 @@ def test_spam_campaigns_by_the_version_of_each_epoch(tmp_path: Path, spark: Spar
     same(senders, query(zoomed, rows=rows))
 
 
+@pytest.mark.parametrize("seed", [2, pytest.param(3, marks=pytest.mark.heavy)])
+def test_sale_prediction(tmp_path: Path, spark: SparkSession, seed: int) -> None:
+    from epochs import stream
+
+    sale = example("sale_prediction")
+    clicks, purchases, launches = zip(*sale.generate(seed, epochs=3), strict=True)
+    given = {"clicks": clicks, "purchases": purchases, "launches": launches}
+    hub = hf.Hub("shop", spark, store=tmp_path / "store")
+    answers = sale.draw(hub, *(stream(spark, tmp_path / name, tables) for name, tables in given.items()))
+    stated, predicted = Sink(), Sink()
+    answers.stated.for_each_batch(stated, name="stated")
+    answers.predicted.for_each_batch(predicted, mode="complete", name="predicted")
+    with hub.start(containers=2, slices=8, trigger={"availableNow": True}) as running:
+        running.await_termination()
+        counts = {stage.name: dict(stage.counts) for stage in running.status().stages}
+
+    bought, _ = arrived(purchases, sale.LATENESS)
+    clicked, asked = (numbered(given[name]) for name in ("clicks", "launches"))
+    for epoch in range(1, 4):
+        so_far = f"""WITH counts AS (
+            SELECT product, sum(clicks)::BIGINT AS clicks FROM clicked WHERE epoch <= {epoch} AND clicks > 0
+            GROUP BY ALL),
+        popular AS (SELECT * FROM counts ORDER BY clicks DESC, product LIMIT {sale.POPULAR}),
+        known AS (SELECT * FROM bought WHERE epoch <= {epoch} AND ts >= mark),
+        together AS (
+            SELECT a.product, b.product AS companion, count(*) AS times FROM known a JOIN known b USING (basket)
+            WHERE abs(a.ts - b.ts) <= {sale.APART * SECOND} AND a.product <> b.product GROUP BY ALL),
+        groups AS (
+            SELECT product, companion FROM together QUALIFY {sale.COMPANIONS} >=
+                row_number() OVER (PARTITION BY product ORDER BY times DESC, companion))"""
+        truth = f"""{so_far} SELECT launch, count(*) AS companions, sum(popular.clicks)::BIGINT AS clicks
+            FROM asked JOIN groups USING (product) JOIN popular ON popular.product = companion
+            WHERE epoch <= {epoch} GROUP BY launch"""
+        same(predicted.tables[epoch], query(truth, clicked=clicked, bought=bought, asked=asked))
+        truth = f"""{so_far} SELECT launch, product, counts.clicks FROM asked LEFT JOIN counts USING (product)
+            WHERE epoch = {epoch}"""
+        same(stated.tables[epoch], query(truth, clicked=clicked, bought=bought, asked=asked))
+    late = query("SELECT count(*) AS n FROM bought WHERE ts < mark", bought=bought)["n"][0].as_py()
+    assert late > 0
+    assert counts["product-bundling/pairs"] == {"late": 2 * late}, "once on each side of the join"
+
+
+def numbered(tables: Iterable[pa.Table]) -> pa.Table:
+    """All rows with their ``epoch``."""
+    return pa.concat_tables(
+        [
+            table.append_column("epoch", pa.array([epoch] * len(table), pa.int64()))
+            for epoch, table in enumerate(tables, 1)
+        ]
+    )
+
+
 def rows_of(running: hf.Run, epoch: int) -> int:
     """How many rows of sources an epoch has: an epoch that is there for a change alone has none."""
     prepare = running._ledger.get_prepare(epoch, 1)

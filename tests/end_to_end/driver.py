@@ -103,6 +103,8 @@ def build(config: dict[str, Any], spark: SparkSession) -> tuple[hf.Job, dict[str
         rows = job.read(frame)
         if shape == "graph":
             return job, graph(rows, config["out"])
+        if shape == "feedback":
+            return job, fed_back(rows, config["out"], config.get("fed_where", "true"))
         one = rows.key_by("k").agg(
             n=hf.count(), total=hf.sum("v"), low=hf.min("g"), high=hf.max("x"), middle=hf.mean("v")
         )
@@ -126,6 +128,41 @@ def graph(rows: hf.Stream, out: str) -> dict[str, hf.StageStream]:
     windows.write("parquet", f"{out}/windows")
     best.write("parquet", f"{out}/best")
     return {"groups": groups, "best": best}
+
+
+class Favours:
+    """Adds up ``v`` of rows whose group was among the best after the epoch before, and counts the news of that."""
+
+    favoured = hf.states.value("bigint", default=0)
+    news = hf.states.value("bigint", default=0)
+
+    def rows(self, key: int, rows: list[dict[str, Any]], context: Any) -> Any:
+        best = {row["g"] for row in context.feedback["best"]}
+        context.state.favoured += sum(row["v"] or 0 for row in rows if row["g"] in best)
+        context.state.news += sum(row["n"] for row in context.feedback["news"])
+        yield {"k": key, "favoured": context.state.favoured, "news": context.state.news}
+
+
+class Above:
+    """Sees the same on the second level: which groups were best, in their order."""
+
+    said = hf.states.value("string", default="")
+
+    def rows(self, key: int, rows: list[dict[str, Any]], context: Any) -> Any:
+        context.state.said += " ".join(row["g"] for row in context.feedback["best"]) + ";"
+        yield {"rest": key, "said": context.state.said}
+
+
+def fed_back(rows: hf.Stream, out: str, where: str) -> dict[str, hf.StageStream]:
+    sums = rows.key_by("g", name="sums").agg(n=hf.count(), total=hf.sum("v"))
+    best = sums.top_k(4, by=["total", ("g", "asc")], name="best")
+    best.feedback("best", mode="complete")
+    sums.where("n % 3 = 0").where(where).select("g", "n").feedback("news")
+    favours = rows.select("k", "g", "v").key_by("k", name="favours")
+    favoured = favours.process(Favours, "k bigint, favoured bigint, news bigint")
+    above = favoured.key_by(F.expr("k % 5").alias("rest"), name="above").process(Above, "rest bigint, said string")
+    favoured.write("parquet", f"{out}/favoured")
+    return {"favours": favoured, "above": above, "best": best}
 
 
 def safety(config: dict[str, Any]) -> hf.Delta | hf.Shards | hf.Sync | None:

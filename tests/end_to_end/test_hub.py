@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 import holdfast as hf
+from holdfast.cli import main
 
 pytestmark = pytest.mark.spark
 
@@ -84,6 +86,58 @@ def test_jobs_of_a_hub_share_one_read_and_one_run(tmp_path: Path, spark: SparkSe
     with draw(tmp_path, spark).start(containers=2, slices=4, trigger="availableNow") as run:
         run.await_termination()
         check(run, tmp_path)
+
+
+def test_one_job_is_asked_by_its_name(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_files(tmp_path / "input", 2, 500, keys=20, seed=7)
+    hub = draw(tmp_path, spark)
+    with hub.start(containers=2, slices=4) as run:
+        run.process_all_available()
+        rows = read_rows(tmp_path)
+        for job, stage in (name.split("/") for name in TRUTH):  # a twin by its own name, too
+            for called in (stage, f"`{job}/{stage}`"):
+                found = run.ask(job, f"SELECT * FROM {called}")
+                assert found.epoch == run.status().epoch
+                equal("SELECT * FROM held", TRUTH[f"{job}/{stage}"], held=found.to_arrow(), rows=rows)
+        one = run.ask("totals", "SELECT n FROM by_key WHERE k = 3").to_pylist()
+        assert one == run.sql("SELECT n FROM `totals/by_key` WHERE k = 3").to_pylist()
+        assert "one key, at its owner" in str(run.ask("totals", "EXPLAIN SELECT n FROM by_key WHERE k = 3").to_pylist())
+        both = "SELECT count(*) AS n FROM by_key a JOIN by_key b ON a.k = b.k + 1"
+        assert run.ask(hub._jobs["totals"], both).to_pylist() == [{"n": 19}]
+        for job, text, what, todo in [
+            ("total", "SELECT 1", "Hub 'shop' runs no job 'total'", "Its jobs are: totals, groups, twin, rooms"),
+            (
+                "totals",
+                "SELECT * FROM by_group",
+                "no stage 'by_group' in job 'totals'",
+                "'totals' are: by_key. run.sql",
+            ),
+            (
+                "totals",
+                "SELECT * FROM `groups/by_group`",
+                "no stage 'groups/by_group' in job 'totals'",
+                "run.sql reads",
+            ),
+            ("plain", "SELECT * FROM rows", "no stage 'rows' in job 'plain'", "The stages of job 'plain' are: none."),
+            ("totals", "DROP TABLE by_key", "run.ask answers one query", "SELECT … FROM a stage"),
+        ]:
+            with pytest.raises(hf.PlanError) as caught:
+                run.ask(job, text)
+            assert what in caught.value.what
+            assert todo in caught.value.todo
+        drawn = hub.job("later")
+        drawn.stream("rows").key_by("g", name="groups").agg(n=hf.max("v"))
+        with pytest.raises(hf.PlanError, match="runs no job 'later'") as caught:
+            run.ask(drawn, "SELECT * FROM groups")
+        assert "run.add(later)" in caught.value.todo
+        # And from a shell.
+        command = ["sql", "--store", str(tmp_path / "store"), "--job"]
+        for job, code, said in (("totals", 0, "20 rows"), ("rooms", 1, "no stage 'by_key' in job 'rooms'")):
+            monkeypatch.setattr("sys.stdin", io.StringIO("SELECT k, n FROM by_key"))
+            assert main([*command, job]) == code
+            assert said in "".join(capsys.readouterr())
 
 
 def test_several_sources_are_one_pass_and_jobs_read_any_of_them(tmp_path: Path, spark: SparkSession) -> None:

@@ -39,6 +39,7 @@ PREPARE = Prepare(
     functions={"where": 2},
     routing=7,
     sinks={"files": 40},
+    feedback={"top": b"rows", "none": b"", "job/é": b"\x00more"},
     attachments=(inline_rows(), b""),
 )
 EVERY: list[Any] = [
@@ -49,6 +50,7 @@ EVERY: list[Any] = [
     Routing(7, ("c1", "c2", "c1")),
     Manifest(40, Fence(3, 40, 0), ("checkpoint/a.pack", "checkpoint/b.pack"), (0, 1, 1, 0), "c2"),
     JobFile("an-id", "clicks", {"stages": [{"keys": ["product"], "é": None}]}, 128, 1_700_000_000_000),
+    Commit(Fence(3, 42, 1), {FEED: Batch("a-query", 41, "digest")}, {"files": 41}, {"top": b"rows", "none": b""}),
 ]
 IDS = [type(record).__name__ for record in EVERY]
 
@@ -109,6 +111,7 @@ def test_files_are_named_as_the_design_says() -> None:
         "routing/0000000007",
         "checkpoint/0000000040.complete",
         "job.json",
+        "commit/0000000042",
     ]
 
 

@@ -19,7 +19,7 @@ class RunQuestions:
 
     @handler
     def sql(self, call: AskSql) -> Answered:
-        rows = self._run.sql(call.text)
+        rows = self._run._asked(call.job, call.text)
         sink = pa.BufferOutputStream()
         table = rows.to_arrow()
         with pa.ipc.new_stream(sink, table.schema) as out:

@@ -323,7 +323,8 @@ class HubJob(Drawing):
 
     def _named_sink(self, sink: Sink) -> Sink:
         after = f"{self.name}/{sink.after}" if sink.after else ""
-        return replace(sink, name=f"{self.name}/{sink.name}", after=after)
+        feeds = f"{self.name}/{sink.feeds}" if sink.feeds else ""
+        return replace(sink, name=f"{self.name}/{sink.name}", after=after, feeds=feeds)
 
     def _add_sink(self, sink: Sink) -> None:
         self._verbs = self._verbs or not self._reading

@@ -18,6 +18,7 @@ from holdfast.api import recalled
 from holdfast.api.hub import stages_of
 from holdfast.api.keyed import StageStream
 from holdfast.api.named import Named
+from holdfast.api.rows import Rows
 from holdfast.api.run import Run
 from holdfast.api.states import compiled, parameters_text
 from holdfast.api.status import JobStatus
@@ -227,6 +228,24 @@ class HubRun(Run):
         return found
 
     # --- look ---------------------------------------------------------------------------------------------
+
+    def ask(self, job: HubJob | str, query: str) -> Rows:
+        """Ask one job in SQL: its stages are the tables, by the names that it has for them, and all rows are of one
+        committed epoch. As ``run.sql``, which reads the stages of all jobs, as ``"job/stage"``."""
+        name = job if isinstance(job, str) else job.name
+        asked = self.hub._jobs.get(name)
+        if asked is None or (not isinstance(job, str) and job is not asked):
+            raise PlanError(
+                f"Hub '{self.hub.name}' runs no job '{name}'.",
+                safe="Reading changes nothing.",
+                todo=f"Its jobs are: {', '.join(self.hub._jobs)}."
+                + (f" Have this one run first: run.add({name})." if name in self.hub._later else ""),
+            )
+        own = {called: node.name for called, node in asked._called.items()}
+        return self._answer(query, "run.ask", own | {f"{name}/{called}": there for called, there in own.items()}, name)
+
+    def _asked(self, job: str, text: str) -> Rows:
+        return self.ask(job, text) if job else self.sql(text)
 
     @property
     def jobs(self) -> Named[JobStatus]:

@@ -205,12 +205,7 @@ class Run:
         It means what Spark SQL means; ``EXPLAIN SELECT …`` says who would answer. It waits for slices that are being
         brought back.
         """
-        from holdfast.api.sql.needs import sqlglot_is_there
-
-        sqlglot_is_there()
-        from holdfast.api.sql.live import answer
-
-        return answer(self, text)
+        return self._answer(text, "run.sql", self.job._stage_names(self._plan))
 
     def scrub(self) -> int:
         """Read back the log above the newest checkpoint, every byte of it; checkpoint at once if something is wrong."""
@@ -234,6 +229,24 @@ class Run:
         )
 
     # --- within -------------------------------------------------------------------------------------------
+
+    def _asked(self, job: str, text: str) -> Rows:
+        """A question from another process, to one job of a hub if it says which."""
+        if job:
+            raise PlanError(
+                f"There is no job '{job}' to ask: '{self.job.name}' is one job, and no hub.",
+                safe="Reading changes nothing.",
+                todo="Ask without naming a job.",
+            )
+        return self.sql(text)
+
+    def _answer(self, text: str, call: str, stages: Mapping[str, str], whose: str = "") -> Rows:
+        from holdfast.api.sql.needs import sqlglot_is_there
+
+        sqlglot_is_there()
+        from holdfast.api.sql.live import Asking, answer
+
+        return answer(self, text, Asking(call, stages, whose))
 
     def _job_statuses(self, answers: Mapping[str, HostedStatus]) -> list[JobStatus]:
         """Of the jobs of a hub."""

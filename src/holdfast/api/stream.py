@@ -6,6 +6,7 @@ that a misspelt column is an error on the line that has it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from holdfast.errors import PlanError
 from holdfast.plan import epochs
 from holdfast.plan.epochs import Epoch
 from holdfast.plan.frames import DIFF, Constant, Given, no_epoch_here
-from holdfast.plan.graph import Node, Sink, Step, Union, outputs, union_of, updating
+from holdfast.plan.graph import Node, Sink, Step, Union, leaves, outputs, union_of, updating
 from holdfast.spark.analysis import asking_spark, origins, selected, with_column
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.api.keyed import KeyedStream, StageStream
     from holdfast.api.writer import StreamWriter
 
+_FED = re.compile(r"[\w.-]+")
 WINDOW = ("window_start", "window_end")
 Order = ColumnOrName | tuple[ColumnOrName, str]
 
@@ -191,10 +193,7 @@ class Stream:
                 "This stream changes rows it has put out before, so it cannot be appended.",
                 todo="Use mode='update' or mode='complete', or windows that put out a result when they close.",
             )
-        if mode == "complete" and not self._complete:
-            raise PlanError(
-                "Only rows that a stage still holds can be written in 'complete' mode.", todo="Leave mode as it is."
-            )
+        self._refuse_incomplete(mode)
         given = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in options.items()}
         self._job._add_sink(
             Sink(
@@ -229,6 +228,34 @@ class Stream:
         sink = Sink(name or "", self._node, "for_each_batch", mode, self.schema, function=function, after=after)
         self._job._add_sink(sink)
         return self
+
+    def feedback(self, name: str, *, mode: str = "update") -> Stream:
+        """Give what this stream has in an epoch to all functions of the next one, as ``context.feedback[name]``; in a
+        hub, to those of all its jobs, as ``context.feedback["job/name"]``.
+
+        With ``mode="update"`` these are the rows that are new or changed in the epoch, with ``"complete"`` all that
+        there are, where the stage holds them (running aggregates, ``top_k``). At most 64 KiB: more ends the run, with
+        the epoch not committed.
+        """
+        if not _FED.fullmatch(name):
+            raise PlanError(f"'{name}' cannot be a feedback's name.", todo="Use letters, digits, _, - and dots.")
+        if mode not in ("update", "complete"):
+            raise PlanError(f"There is no feedback of mode '{mode}'.", todo="Use 'update' or 'complete'.")
+        if len(outputs(self._node)) != len(list(leaves(self._node))):
+            raise PlanError(
+                "Only what a stage puts out can be fed back: a source's rows are no result, and may be many.",
+                safe="Nothing was started.",
+                todo="Aggregate them first: key_by(…).agg(…), then top_k(…) or where(…), then feedback(…).",
+            )
+        self._refuse_incomplete(mode)
+        self._job._add_sink(Sink(f"feedback:{name}", self._node, "feedback", mode, self.schema, feeds=name))
+        return self
+
+    def _refuse_incomplete(self, mode: str) -> None:
+        if mode == "complete" and not self._complete:
+            raise PlanError(
+                "Only rows that a stage still holds can be written in 'complete' mode.", todo="Leave mode as it is."
+            )
 
     def _step(
         self,

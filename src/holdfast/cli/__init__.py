@@ -19,6 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sql = commands.add_parser("sql", help="run a script of SQL as a job, or ask a running one")
     sql.add_argument("file", nargs="?", help="the script; without one, a prompt over the running job of --store")
     sql.add_argument("--store", help="the job's folder (with a script: where its state is kept)")
+    sql.add_argument("--job", default="", help="without a script: the job of a hub that is asked")
     sql.add_argument("--containers", type=int, default=2)
     sql.add_argument("--trigger", help='as "5 seconds" or availableNow; without it, one epoch after the other')
     sql.add_argument("--dialect", default="spark", help="spark, or elf: the language of the ELF paper")
@@ -28,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from holdfast.cli.sql import ask, run_script
 
     if given.file is None:
-        return ask(given.store)
+        return ask(given.store, given.job)
     return with_spark(lambda: run_script(given.file, given.store, given.containers, given.trigger, given.dialect))
 
 

@@ -90,8 +90,8 @@ def _telling(run: hf.Run) -> Iterator[None]:
 # ------------------------------------------------------------------------------------------------ a prompt
 
 
-def ask(store: str | None) -> int:
-    """Questions from the terminal, or from a pipe, to the running job of a store."""
+def ask(store: str | None, job: str = "") -> int:
+    """Questions from the terminal, or from a pipe, to the running job of a store; of a hub, to one ``job`` of it."""
     console, errors = Console(), Console(stderr=True, soft_wrap=True)
     try:
         if store is None:
@@ -99,7 +99,7 @@ def ask(store: str | None) -> int:
                 "holdfast sql was given neither a file nor a store.",
                 todo="holdfast sql FILE runs a script; holdfast sql --store FOLDER asks the job that runs there.",
             )
-        job = _Running(store)
+        running = _Running(store, job)
     except HoldfastError as error:
         errors.print(str(error), markup=False, highlight=False)
         return 1
@@ -107,13 +107,15 @@ def ask(store: str | None) -> int:
     if interactive:
         _remember_lines()
         console.print(
-            f"Job '{job.name}'. Questions end with a semicolon; Ctrl-D leaves.", markup=False, highlight=False
+            f"Job '{job or running.name}'. Questions end with a semicolon; Ctrl-D leaves.",
+            markup=False,
+            highlight=False,
         )
     failed = False
-    with job:
+    with running:
         for text in _questions(interactive):
             try:
-                _show(console, job.ask(text))
+                _show(console, running.ask(text))
                 failed = False
             except HoldfastError as error:
                 errors.print(str(error), markup=False, highlight=False)
@@ -126,7 +128,8 @@ def ask(store: str | None) -> int:
 class _Running:
     """The driver of a job, found by its store."""
 
-    def __init__(self, store: str) -> None:
+    def __init__(self, store: str, job: str) -> None:
+        self._job = job
         ledger = Ledger(Store(store))
         owner = ledger.newest_owner()
         if owner is None:
@@ -143,7 +146,7 @@ class _Running:
 
     def ask(self, text: str) -> Answered:
         try:
-            return self._client.call(AskSql(text), ASK_SECONDS)
+            return self._client.call(AskSql(text, self._job), ASK_SECONDS)
         except Unreachable as error:
             raise StoreError(
                 f"Job '{self.name}' is not running: its driver at {self._where} does not answer.",

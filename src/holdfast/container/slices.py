@@ -50,7 +50,7 @@ class HostedStage:
         rows = [self._joined(part) for part in parts or [[] for _ in self.plan.inputs]]
         time = EpochTime(*self._watermarks(prepare), 1000 * prepare.clock)
         try:
-            state.apply(prepare.fence.epoch, *rows, time=time, peers=peers)
+            state.apply(prepare.fence.epoch, *rows, time=time, peers=peers, feedback=prepare.feedback)
         except FunctionError as error:
             raise error.of(self.plan.name) from error
 

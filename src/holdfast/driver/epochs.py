@@ -35,6 +35,7 @@ from holdfast.master import instructions as do
 from holdfast.operators.ahead import TO
 from holdfast.plan.compile import StageInput
 from holdfast.plan.graph import DIFF, Output, Sink, outputs, united
+from holdfast.spark.feedback import FeedbackSink
 from holdfast.spark.frames import LOCAL_BYTES, frame_of
 from holdfast.spark.intake import TAG_SCHEMA, EventTime, Intake, Push
 from holdfast.spark.observing import observed, seen_by
@@ -119,6 +120,8 @@ class EpochJobs:
             raise sink_is_gone([name], fence.epoch)
         counter = self.log.prepare_of(fence.epoch, 1).sinks[name]
         self.sink(batch, fence.epoch, drawn[name], counter)
+        if isinstance(opened := self.sinks[name], FeedbackSink):
+            self.log.feed_back(fence.epoch, opened.feeds, opened.rows)
         if not instruction.last and self.sinks[name].forgets:
             self.log.note_taken(fence, name)
         return ev.SinkDone(instruction.id)

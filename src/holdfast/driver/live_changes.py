@@ -199,7 +199,7 @@ class LiveChanges:
         jobs.sinks.update(opened)
         run.plan = jobs.plan = self._questions.plan = plan
         self._used = max([self._used, *(place.number for stage in plan.stages for place in stage.inputs)])
-        jobs.log.follow(plan.stages, tuple(sink.name for sink in plan.sinks))
+        jobs.log.follow(plan.stages, tuple(sink.name for sink in plan.sinks), plan.feeding)
         jobs.log.left_out = tuple(name for name in jobs.log.left_out if name in {stage.name for stage in plan.stages})
         self._host = replace(self._host, stages=tuple(plan.stages), graph=graph.version)
         run.fleet.rehost(self._host)

@@ -16,6 +16,7 @@ from holdfast.plan.graph import Sink as SinkPlan
 from holdfast.plan.graph import opaque, outputs
 from holdfast.spark import claims
 from holdfast.spark.claims import Claim
+from holdfast.spark.feedback import FeedbackSink
 from holdfast.spark.sinks import FileSink, Sink, for_each_batch, open_sink
 
 
@@ -25,6 +26,8 @@ def open_sinks(spark: SparkSession, job: str, sinks: Iterable[SinkPlan]) -> dict
 
 def _open(spark: SparkSession, job: str, sink: SinkPlan) -> Sink:
     mode = "update" if sink.mode == "append" else sink.mode
+    if sink.feeds:
+        return FeedbackSink(sink.name, sink.feeds, "all" if mode == "complete" else "changed")
     if sink.function is not None:
         return for_each_batch(sink.name, sink.function, mode, job)
     return open_sink(
@@ -46,9 +49,21 @@ def sinks_of(plan: Plan) -> dict[str, Any]:
     """What the master is told of them."""
     return {
         "sinks": tuple(sink.name for sink in plan.sinks),
-        "sinks_after": {sink.name: sink.after for sink in plan.sinks if sink.after},
+        "sinks_after": _after(plan),
         "sinks_read": {sink.name: _read_by(sink) for sink in plan.sinks if _may_be_silent(sink)},
     }
+
+
+def _after(plan: Plan) -> dict[str, str]:
+    """Of sinks that wait for another one, which. What is fed back comes first, one after the other: it is few rows, and
+    if they are too many no sink has had any of the epoch."""
+    found: dict[str, str] = {}
+    before = ""
+    for sink in sorted(plan.sinks, key=lambda sink: not sink.feeds):
+        if after := sink.after or before:
+            found[sink.name] = after
+        before = sink.name if sink.feeds else before
+    return found
 
 
 def without(plan: Plan, stages: Collection[str]) -> frozenset[str]:

@@ -29,7 +29,7 @@ from holdfast.driver.open_sinks import Folders, open_sinks, sinks_of, without
 from holdfast.driver.options import Options
 from holdfast.driver.routes import Routes
 from holdfast.driver.sizes import Sizes
-from holdfast.driver.store import SinkCounters, StoreHandlers
+from holdfast.driver.store import Feedback, SinkCounters, StoreHandlers
 from holdfast.driver.watermarks import Timekeeper
 from holdfast.errors import ContainerError, CorruptionError, PlanError, StoreError
 from holdfast.launch.executors import ExecutorLauncher
@@ -144,7 +144,8 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
             SinkCounters(tuple(sinks), dict(found.counters), frozenset(options.drop_sinks)),
             found.time,
             sizes,
-            any(stage.operator.calls_users for stage in plan.stages),
+            plan.stages,
+            Feedback(plan.feeding, found.commit.feedback if found.commit else {}),
         )
         jobs = EpochJobs(
             plan=plan,

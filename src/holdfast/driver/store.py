@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -54,6 +54,26 @@ class SinkCounters:
         return tuple(name for name in prepare.given_to(self.counters) if name not in self.dropped)
 
 
+@dataclass
+class Feedback:
+    """What functions are to see in the next epoch: what the last commit holds."""
+
+    drawn: tuple[str, ...]
+    """What the job feeds back, by name."""
+    held: Mapping[str, bytes] = field(default_factory=dict)
+    """By the last commit."""
+    taken: dict[int, dict[str, bytes]] = field(default_factory=dict)
+    """Of the epoch in flight, as far as it was collected."""
+
+    def for_next(self) -> dict[str, bytes]:
+        """With what is drawn and has no rows: functions find none then, and a name that is wrong they do not find."""
+        return dict.fromkeys(self.drawn, b"") | dict(self.held)
+
+    def committed(self, held: Mapping[str, bytes]) -> None:
+        self.held = held
+        self.taken.clear()
+
+
 class StoreHandlers:
     def __init__(
         self,
@@ -64,7 +84,8 @@ class StoreHandlers:
         sinks: SinkCounters,
         time: Timekeeper,
         sizes: Sizes,
-        has_functions: bool,
+        stages: Sequence[StagePlan],
+        feedback: Feedback,
     ) -> None:
         self.ledger = ledger
         self.ledger_lock = threading.RLock()
@@ -79,16 +100,18 @@ class StoreHandlers:
         self._history = history
         self._sizes = sizes
         self._prepares: dict[int, Prepare] = {}  # of the epoch in flight, by level
-        self._has_functions = has_functions
+        self._calling = _calling(stages)
+        self.feedback = feedback
         self._sinks_begun = 0  # the newest epoch of which a sink may have something
         self.left_out: tuple[str, ...] = ()
         """Stages that go along without rows."""
 
-    def follow(self, stages: Sequence[StagePlan], sinks: tuple[str, ...]) -> None:
-        """The job has these stages and sinks from the next epoch on."""
+    def follow(self, stages: Sequence[StagePlan], sinks: tuple[str, ...], feeding: tuple[str, ...]) -> None:
+        """The job has these stages, sinks and feedbacks from the next epoch on."""
         self.time.follow(stages)
         self.sinks.drawn = sinks
-        self._has_functions = any(stage.operator.calls_users for stage in stages)
+        self.feedback.drawn = feeding
+        self._calling = _calling(stages)
 
     # --- routing, prepare, commit -------------------------------------------------------------------------
 
@@ -123,6 +146,7 @@ class StoreHandlers:
             sinks=self.sinks.moved_on(),
             left_out=self.left_out,
             spark=carried,
+            feedback=self._fed(epoch, level),
             attachments=tuple(attachments),
         )
         stored: Prepare | None = None
@@ -150,6 +174,12 @@ class StoreHandlers:
         attachments += files
         return reading.clock, carried
 
+    def _fed(self, epoch: int, level: int) -> Mapping[str, bytes]:
+        """What functions see in the epoch: it is one for all levels. One without functions does without."""
+        if level == 1:
+            return self.feedback.for_next()
+        return self.prepare_of(epoch, 1).feedback if level in self._calling else {}
+
     def _segments(self, instruction: do.StorePrepare, attachments: list[bytes]) -> tuple[SegmentRef, ...]:
         """Rows that came inside a tag stay inside the prepare, as long as they are few in all: whoever applies the
         epoch is sent the prepare. What is more goes into segments of their own."""
@@ -169,15 +199,21 @@ class StoreHandlers:
             self._prepares[level] = known
         return known
 
+    def feed_back(self, epoch: int, name: str, rows: bytes) -> None:
+        """The commit of the epoch shall have these."""
+        self.feedback.taken.setdefault(epoch, {})[name] = rows
+
     @handler
     def store_commit(self, instruction: do.StoreCommit) -> ev.CommitStored:
         epoch = instruction.fence.epoch
         faults.place("driver", "after-sinks", epoch)
         with self.ledger_lock:
             moved_on = self.sinks.left_by(self.prepare_of(epoch, 1), instruction.skipped)
-            stored = self.ledger.put_commit(Commit(instruction.fence, instruction.ranges, moved_on))
+            fed = self.feedback.taken.get(epoch, {})
+            stored = self.ledger.put_commit(Commit(instruction.fence, instruction.ranges, moved_on, fed))
         faults.place("driver", "after-commit", epoch)
         self.sinks.counters = dict(self.prepare_of(epoch, 1).sinks if stored.sinks is None else stored.sinks)
+        self.feedback.committed(stored.feedback)
         return ev.CommitStored(instruction.id, stored.fence, stored.ranges)
 
     # --- marks and notes ----------------------------------------------------------------------------------
@@ -202,7 +238,7 @@ class StoreHandlers:
 
         Only functions can be mended, so only a job that has some pays for the mark.
         """
-        if self._has_functions and self._sinks_begun != epoch:
+        if self._calling and self._sinks_begun != epoch:
             with self.ledger_lock:
                 self.ledger.seal(Fence(self.incarnation, epoch, 0), self.prepare_of(epoch, 1).left_out)
             self._sinks_begun = epoch
@@ -251,6 +287,11 @@ class StoreHandlers:
         with self.ledger_lock:
             newest = self.ledger.newest_owner()
         return newest.incarnation if newest is not None else 0
+
+
+def _calling(stages: Sequence[StagePlan]) -> frozenset[int]:
+    """The levels that have functions of users."""
+    return frozenset(stage.level for stage in stages if stage.operator.calls_users)
 
 
 def placed(

@@ -134,6 +134,9 @@ class Prepare:
     graph: int = 0  # the version of the graph in whose terms it is
     left_out: tuple[str, ...] = ()  # stages that go along without rows, because their job has raised
     spark: Carried | None = None  # of level 1
+    feedback: Mapping[str, bytes] = field(default_factory=dict)
+    """What the commit before holds for functions, and nothing of what is to be fed back from now on. Repeated here, so
+    that whoever applies or replays the epoch needs no other file."""
     attachments: tuple[bytes, ...] = ()
 
     @staticmethod
@@ -160,11 +163,13 @@ class Prepare:
         said["spark"] = asdict(self.spark) if self.spark else None
         if not self.left_out:
             del said["left_out"]
-        return _pack(b"prep", said, self.attachments)
+        fed = said.pop("feedback")
+        return _pack(b"prep", said | _names_of(fed), (*self.attachments, *fed.values()))
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> Prepare:
         said, attachments = _unpack(data, name, b"prep")
+        said["feedback"], attachments = _fed(said, attachments)
         said.setdefault("graph", UNNAMED)
         said["fence"] = Fence(**said["fence"])
         said["ranges"] = _ranges_from(said)
@@ -277,12 +282,13 @@ class Commit:
     """That an epoch is done.
 
     ``sinks`` are their numbers as it leaves them: one that had no rows was not called, and keeps its number. None, as
-    in stores of before: all that the prepare names were called.
+    in stores of before: all that the prepare names were called. ``feedback`` is what functions see in the next epoch.
     """
 
     fence: Fence
     ranges: Ranges
     sinks: dict[str, int] | None = None
+    feedback: Mapping[str, bytes] = field(default_factory=dict)
 
     @staticmethod
     def file_of(epoch: int) -> str:
@@ -298,12 +304,14 @@ class Commit:
 
     def to_bytes(self) -> bytes:
         said = {"fence": asdict(self.fence), "ranges": _ranges_to(self.ranges)}
-        return _pack(b"cmit", said if self.sinks is None else said | {"sinks": self.sinks})
+        said |= {} if self.sinks is None else {"sinks": self.sinks}
+        return _pack(b"cmit", said | _names_of(self.feedback), tuple(self.feedback.values()))
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> Commit:
-        said, _ = _unpack(data, name, b"cmit")
-        return cls(Fence(**said["fence"]), _ranges_from(said), said.get("sinks"))
+        said, attachments = _unpack(data, name, b"cmit")
+        fed, _ = _fed(said, attachments)
+        return cls(Fence(**said["fence"]), _ranges_from(said), said.get("sinks"), fed)
 
 
 @dataclass(frozen=True)
@@ -536,6 +544,18 @@ def _from_json(data: bytes, name: str) -> dict[str, Any]:
 
 def _checksum(said: dict[str, Any]) -> str:
     return f"{zlib.crc32(json.dumps(said, sort_keys=True).encode()):08x}"
+
+
+def _names_of(feedback: Mapping[str, bytes]) -> dict[str, list[str]]:
+    """Its rows are the last attachments, in this order."""
+    return {"feedback": list(feedback)} if feedback else {}
+
+
+def _fed(said: Mapping[str, Any], attachments: tuple[bytes, ...]) -> tuple[dict[str, bytes], tuple[bytes, ...]]:
+    """What is fed back, and the other attachments."""
+    names = said.get("feedback", [])
+    others = len(attachments) - len(names)
+    return dict(zip(names, attachments[others:], strict=True)), attachments[:others]
 
 
 def _pack(kind: bytes, said: dict[str, Any], attachments: Sequence[bytes] = ()) -> bytes:

@@ -17,6 +17,7 @@ from holdfast.operators.outputs import WrongOutputError, batches
 from holdfast.operators.timers import KINDS, MOST_FIRINGS, Agenda, Timer
 from holdfast.state.codec import json_text
 from holdfast.state.columns import Ints
+from holdfast.state.feedback import Feedback
 from holdfast.state.slice import MAIN, NEVER, Work
 from holdfast.state.typed import Gathered, KeyState, WrongStateError
 from holdfast.state.values import bounded, micros, moment, shown, to_array
@@ -87,6 +88,12 @@ class Context:
         epoch."""
         return self._calls.operator.parameters
 
+    @property
+    def feedback(self) -> Feedback:
+        """What the epoch before has fed back (``stream.feedback(name)``): rows by that name, the same for all calls of
+        an epoch, and when it is applied again. None before the first epoch."""
+        return self._calls.feedback
+
     def emit(self, row: Any, to: str = MAIN) -> None:
         """Put a dict or an Arrow batch out on that output."""
         put_out = self._calls.put.get(to)
@@ -124,6 +131,7 @@ class Calls:
         self.operator, self.work = operator, work
         self.put: dict[str, list[Any]] = {port: [] for port, _ in operator.spec.outputs}
         self.asked: list[tuple[bool, Timer]] = []
+        self.feedback = Feedback(work.feedback)
         self._gathered, self._keys, self._agenda = gathered, keys, agenda
         self._context = Context(self)
         # Whose call each row of the main output is: its length before each call, and the key of that call.

@@ -203,6 +203,11 @@ class Plan:
         return {stage: "' or '".join(dict.fromkeys(names)) for stage, names in found.items()}
 
     @property
+    def feeding(self) -> tuple[str, ...]:
+        """What is fed back, by the names that functions have for it."""
+        return tuple(sink.feeds for sink in self.sinks if sink.feeds)
+
+    @property
     def stateless_sinks(self) -> list[Sink]:
         return [sink for sink in self.sinks if not outputs(sink.node)]
 

@@ -99,6 +99,8 @@ class Sink:
     """Of Spark's catalog, where it goes to one by name."""
     after: str = ""
     """The sink that has each epoch before this one."""
+    feeds: str = ""
+    """What functions call its rows in the next epoch: they go into the commit, and nowhere else."""
 
 
 def leaves(node: Node) -> Iterator[Source | Output]:

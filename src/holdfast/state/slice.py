@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from holdfast.state import copies
 from holdfast.state.columns import Arena, Array, Ints
+from holdfast.state.feedback import NO_FEEDBACK
 from holdfast.state.keys import KeyRows
 from holdfast.state.rows import Rows
 from holdfast.state.table import Layout, Table
@@ -55,12 +56,14 @@ class SliceState(Protocol):
         *inputs: Rows | Iterable[Rows] | None,
         time: EpochTime = NO_TIME,
         peers: Mapping[str, SliceState] = NO_PEERS,
+        feedback: Mapping[str, bytes] = NO_FEEDBACK,
     ) -> None:
         """Bring the slice from ``epoch`` - 1 to ``epoch``. If it raises, the slice is as it was.
 
         An input may come in pieces where its operator is gradual; what comes of it is the same.
 
-        ``peers`` are the same slice of stages that this one looks into, which have applied the epoch already.
+        ``peers`` are the same slice of stages that this one looks into, which have applied the epoch already;
+        ``feedback`` is what the epoch before has fed back.
         """
 
     def run_by(self, operator: SliceOperator) -> None:

@@ -16,6 +16,7 @@ from holdfast.errors import EpochGone
 from holdfast.invariants import Impossible, invariant
 from holdfast.state import copies
 from holdfast.state.columns import Array, Ints
+from holdfast.state.feedback import NO_FEEDBACK
 from holdfast.state.keys import KeyRows
 from holdfast.state.rows import Rows
 from holdfast.state.slice import Gradual, Mode, SliceOperator, SliceState
@@ -52,12 +53,13 @@ class TableSlice:
         *inputs: Rows | Iterable[Rows] | None,
         time: EpochTime = NO_TIME,
         peers: Mapping[str, SliceState] = NO_PEERS,
+        feedback: Mapping[str, bytes] = NO_FEEDBACK,
     ) -> None:
         invariant(epoch == self.epoch + 1, f"epoch {epoch} cannot follow {self.epoch}")
         former = [self._purge(at, epoch) for at in range(len(self._tables))]
         self._leave_garbage()
         sets = [UndoSet.begin(epoch, table, was) for table, was in zip(self._tables, former, strict=True)]
-        work = Work(epoch, time, self._tables, sets, peers)
+        work = Work(epoch, time, self._tables, sets, peers, feedback)
         self._undo.append(sets)
         self._emitted.append(work.emitted)
         self.epoch, before, self.touched = epoch, self.touched, epoch

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from holdfast.invariants import Impossible
 from holdfast.state.columns import Arena, Array, Ints
+from holdfast.state.feedback import NO_FEEDBACK
 from holdfast.state.keys import KeyRows
 from holdfast.state.table import Table
 from holdfast.state.undo import UndoSet
@@ -96,11 +97,13 @@ class Work:
         tables: Sequence[Table],
         undo: Sequence[UndoSet],
         peers: Mapping[str, SliceState] = NO_PEERS,
+        feedback: Mapping[str, bytes] = NO_FEEDBACK,
     ) -> None:
         self.epoch = epoch
         self.time = time
         self.tables = tables
         self.peers = peers
+        self.feedback = feedback
         self.emitted = Emitted()
         self._undo = undo
 

@@ -28,6 +28,7 @@ from holdfast.invariants import invariant
 from holdfast.log.records import FEED, Batch, Fence, Prepare
 from holdfast.plan.compile import Plan
 from holdfast.plan.graph import DIFF, Node, Sink, Source, evaluate, leaves, outputs, updating
+from holdfast.state.feedback import packed
 from holdfast.state.values import micros, moment
 from holdfast.testing.frame import MemoryFrame, positive
 from holdfast.testing.intake import Taken, take_in
@@ -58,7 +59,9 @@ class Run:
         self._crashes = 0
         self._counts: dict[str, Counter[str]] = {stage.name: Counter() for stage in plan.stages}
         self._epochs: list[Rows] = []
-        self._sinks: dict[str, list[list[Row]]] = {sink.name: [] for sink in plan.sinks}
+        self._sinks: dict[str, list[list[Row]]] = {sink.name: [] for sink in plan.sinks if not sink.feeds}
+        self._fed = dict.fromkeys(plan.feeding, b"")
+        """What the last epoch has fed back: a store has it in the commit."""
         self._row_times = RowTimes(plan.time_columns)
         self.warnings: list[str] = []
         """What ``run.status().events`` would warn of."""
@@ -185,15 +188,21 @@ class Run:
         try:
             for level in range(1, self._plan.levels + 1):
                 counts += self._level(epoch, level, frames, given, place, tick)
+            rows = {(source.name, None): frames[source] for source in self._sources.values()} | self._put_out(epoch)
+            fed = {
+                sink.feeds: packed(sink.feeds, epoch, self._of_sink(sink, epoch, rows))
+                for sink in self._plan.sinks
+                if sink.feeds
+            }
         except Exception:
             self._plane.undo(epoch)
             self._time = self._time_of_the_log()
             raise
-        self._epochs.append(
-            {(source.name, None): frames[source] for source in self._sources.values()} | self._put_out(epoch)
-        )
+        self._epochs.append(rows)
         for sink in self._plan.sinks:
-            self._sinks[sink.name].append(self._of_sink(sink, epoch))
+            if not sink.feeds:
+                given_to = to_rows(self._of_sink(sink, epoch, rows))
+                self._sinks[sink.name].append(in_order(given_to) if sink.mode == "complete" else given_to)
         told: dict[str, Counter[str]] = {stage.name: Counter() for stage in self._plan.stages}
         for found in counts:
             for stage, counted in found.items():
@@ -204,7 +213,7 @@ class Run:
         if any(table.num_rows for table in given.values()):
             self.warnings += self._time.warnings()
         self._plane.commit(epoch)
-        self._committed = epoch
+        self._committed, self._fed = epoch, fed
         if place == "after-commit":
             self._crash(place, epoch, 0)
         return epoch
@@ -233,6 +242,7 @@ class Run:
             times=times,
             watermark_before=before,
             watermark_after=after,
+            feedback=self._fed,
             attachments=() if taken.ref is None else (taken.rows,),
         )
         stored = self._plane.log.put(prepare)
@@ -317,14 +327,14 @@ class Run:
     def _unsigned(self, node: Node, rows: Rows) -> list[Row]:
         return to_rows(self._evaluated(node, rows, signed=False))
 
-    def _of_sink(self, sink: Sink, epoch: int) -> list[Row]:
+    def _of_sink(self, sink: Sink, epoch: int, rows: Rows) -> pa.Table:
         if sink.mode != "complete":
-            return self._unsigned(sink.node, self._epochs[-1])
+            return self._evaluated(sink.node, rows, signed=False)
         frames: dict[Node, MemoryFrame] = {}
         for leaf in outputs(sink.node):
             schema = self._plan.stage(leaf.stage.name).outputs[leaf.port]
             frames[leaf] = MemoryFrame(schema, self._plane.outputs(leaf.stage.name, leaf.port, epoch, "all"))
-        return in_order(to_rows(evaluate(sink.node, frames).table))
+        return evaluate(sink.node, frames).table
 
     def _own(self, stream: Stream) -> Node:
         if not isinstance(stream, Stream) or stream._job is not self.job:

@@ -252,9 +252,10 @@ class Answered(Reply):
 
 @dataclass(frozen=True)
 class AskSql(Call[Answered]):
-    """A question to the live state, from another process."""
+    """A question to the live state, from another process; to one ``job`` of a hub, or to all."""
 
     text: str
+    job: str = ""
 
 
 @dataclass(frozen=True)

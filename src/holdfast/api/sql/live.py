@@ -1,4 +1,4 @@
-"""``run.sql``: a question to the live state, every stage a table, all of them as of one committed epoch.
+"""``run.sql``, ``run.ask``: a question to the live state, every stage a table, all of them as of one committed epoch.
 
 It means what Spark SQL means. What DuckDB answers alike (``alike``) it answers, over rows that are read here; all else,
 and what is larger than ``MOST_BYTES``, is for Spark, whose tasks read under the same pins. Where the key of a stage is
@@ -64,16 +64,33 @@ class Asked:
         return pa.schema([whole.field(name) for name in self.columns])
 
 
-def answer(run: Run, given: str) -> Rows:
+@dataclass(frozen=True)
+class Asking:
+    """What a question may name: the stages, by what they are called in it, and as the store calls them."""
+
+    call: str
+    stages: Mapping[str, str]
+    whose: str = ""
+    """Of which job they are all there is."""
+
+    @property
+    def there(self) -> str:
+        if self.whose:
+            own = [name for name in self.stages if not name.startswith(f"{self.whose}/")]
+            return f"The stages of job '{self.whose}' are: {', '.join(own) or 'none'}. run.sql reads those of all jobs."
+        return f"The stages are: {', '.join(self.stages)}."
+
+
+def answer(run: Run, given: str, asking: Asking) -> Rows:
     explain = _EXPLAIN.match(given) if isinstance(given, str) else None
     text, statements = parsed(given[explain.end() :] if explain else given)
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
         raise text.wrong(
             statements[0] if statements else None,
-            "run.sql answers one query.",
+            f"{asking.call} answers one query.",
             "SELECT … FROM a stage, or EXPLAIN SELECT …",
         )
-    question = Question(run, text, statements[0])
+    question = Question(run, text, statements[0], asking)
     if explain:
         lines = question.plan()
         return Rows(pa.table({"plan": pa.array(lines, pa.string())}), run._shell.machine.committed)
@@ -82,11 +99,10 @@ def answer(run: Run, given: str) -> Rows:
 
 
 class Question:
-    def __init__(self, run: Run, text: Text, query: Node) -> None:
+    def __init__(self, run: Run, text: Text, query: Node, asking: Asking) -> None:
         self._run, self._text, self._query = run, text, query
-        named = run.job._stage_names(run._plan)
-        self._names = list(named)
-        self._stages = {name.lower(): run._plan.stage(stage) for name, stage in named.items()}
+        self._asking = asking
+        self._stages = {name.lower(): run._plan.stage(stage) for name, stage in asking.stages.items()}
         self.asked = self._find()
         self._alike = answer_columns(text, query, {name: one.schema for name, one in self.asked.items()})
 
@@ -98,10 +114,6 @@ class Question:
     @property
     def named(self) -> str:
         return ", ".join(f"'{one.stage.plan.name}'" for one in self.asked.values())
-
-    @property
-    def _there(self) -> str:
-        return f"The stages are: {', '.join(self._names)}."
 
     def plan(self) -> list[str]:
         """How it would be answered."""
@@ -147,11 +159,12 @@ class Question:
             if stage is None:
                 if self._is_table(name):
                     continue
-                raise self._text.wrong(node, f"there is no stage '{name}'.", self._there)
+                of = f" in job '{self._asking.whose}'" if self._asking.whose else ""
+                raise self._text.wrong(node, f"there is no stage '{name}'{of}.", self._asking.there)
             key = self._key(node, stage) if len(nodes) == 1 else None
             found[name.lower()] = Asked(name, stage, self._columns(stage), key)
         if not found:
-            raise self._text.wrong(self._query, "no stage is named.", self._there)
+            raise self._text.wrong(self._query, "no stage is named.", self._asking.there)
         return found
 
     def _is_table(self, name: str) -> bool:
