@@ -68,7 +68,7 @@ class LiveChanges:
             folders = Folders(run.spark, run.file, run.ledger.store.uri, run.shell.history)
             self._await_rest(between)
             with between:
-                folders.take(opened.values(), run.jobs.log.sinks.counters)
+                folders.take(opened.values(), run.jobs.log.sinks)
                 graph = self._graph(plan, told)
                 self._put(graph)
                 self._follow(plan, graph, opened)

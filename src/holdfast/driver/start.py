@@ -141,7 +141,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
             owner.incarnation,
             history,
             notes,
-            SinkCounters(tuple(sinks), dict(found.counters), frozenset(options.drop_sinks)),
+            SinkCounters(tuple(sinks), dict(found.counters), frozenset(options.drop_sinks), dict(found.unsure)),
             found.time,
             sizes,
             any(stage.operator.calls_users for stage in plan.stages),
@@ -174,7 +174,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
         opened.pop_all()
         opened.callback(run.stop)
         tokens.keep(file.job_id, owner.incarnation, token)
-        Folders(spark, file, store.uri, history).take(sinks.values(), found.counters, found.given, found.committed + 1)
+        Folders(spark, file, store.uri, history).take(sinks.values(), log.sinks, found.given, found.committed + 1)
         _begin(run, found, options)
         opened.pop_all()
     return run
@@ -249,6 +249,8 @@ class Found:
     commit: Commit | None
     prepared: tuple[ev.Prepared, ...]
     counters: Mapping[str, int]
+    unsure: Mapping[str, int]
+    """Of sinks that were dropped with an epoch, and are not back."""
     given: tuple[str, ...]
     """The sinks that the prepared epoch goes to."""
     time: Timekeeper
@@ -272,6 +274,7 @@ def _look(ledger: Ledger, plan: JobPlan, options: Options) -> Found:
             todo="Bring the file back from a copy of the store.",
         )
     counters = (last.sinks if commit is None or commit.sinks is None else commit.sinks) if last else {}
+    unsure = commit.dropped if commit is not None else {}
     drawn, prepared = [sink.name for sink in plan.sinks], []
     given: tuple[str, ...] = ()
     left_out = last.left_out if last else ()
@@ -283,11 +286,13 @@ def _look(ledger: Ledger, plan: JobPlan, options: Options) -> Found:
         left_out = found.left_out
         if level == 1:
             given = tuple(name for name in found.given_to(counters) if name not in options.drop_sinks)
+            back = {name: number - 1 for name, number in found.sinks.items() if name in unsure}
+            counters, unsure = {**counters, **back}, {name: at for name, at in unsure.items() if name not in back}
             if gone := [name for name in given if name not in drawn]:
                 raise sink_is_gone(gone, committed + 1)
         prepared.append(ev.Prepared(level, found.fence, found.ranges, given))
     there = tuple(sorted(stage.name for stage in plan.stages if stage.name in left_out))
-    return Found(commit, tuple(prepared), counters, given, _timekeeper(ledger, plan, committed), there)
+    return Found(commit, tuple(prepared), counters, unsure, given, _timekeeper(ledger, plan, committed), there)
 
 
 def _timekeeper(ledger: Ledger, plan: JobPlan, committed: int) -> Timekeeper:

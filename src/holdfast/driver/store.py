@@ -39,15 +39,30 @@ class SinkCounters:
     counters: dict[str, int] = field(default_factory=dict)
     dropped: frozenset[str] = frozenset()
     """Sinks that shall not get the epoch that was prepared for them."""
+    unsure: dict[str, int] = field(default_factory=dict)
+    """Of those that were dropped so and have not come back, the number of that epoch: they may have had it."""
 
     def moved_on(self) -> dict[str, int]:
         """As an epoch leaves them that goes to all sinks of the job."""
         return self.counters | {name: self.counters.get(name, -1) + 1 for name in self.drawn}
 
-    def left_by(self, prepare: Prepare, skipped: Collection[str]) -> dict[str, int]:
-        """As an epoch leaves them that was not given to all whom its prepare names."""
-        moved = {name: number for name, number in prepare.sinks.items() if name not in skipped}
-        return moved | {name: self.counters[name] for name in skipped if name in self.counters}
+    def left_by(self, prepare: Prepare, skipped: Collection[str]) -> tuple[dict[str, int], dict[str, int]]:
+        """As an epoch leaves them that was not given to all whom its prepare names; and those of which nobody knows."""
+        lost = {name: prepare.sinks[name] for name in prepare.given_to(self.counters) if name in self.dropped}
+        moved = {name: number for name, number in prepare.sinks.items() if name not in skipped and name not in lost}
+        moved |= {name: self.counters[name] for name in skipped if name in self.counters and name not in lost}
+        return moved, {name: number for name, number in self.unsure.items() if name not in moved} | lost
+
+    def may_be_at(self, sink: str) -> tuple[int, ...]:
+        """The numbers that a sink may say that it is at, the likeliest last."""
+        unsure = self.unsure.get(sink)
+        return (self.counters.get(sink, -1),) if unsure is None else (unsure - 1, unsure)
+
+    def is_at(self, sink: str, number: int) -> None:
+        """It is drawn, and goes on from there."""
+        if number >= 0:
+            self.counters[sink] = number
+        self.unsure.pop(sink, None)
 
     def given(self, prepare: Prepare) -> tuple[str, ...]:
         """The sinks that the epoch goes to, whoever prepared it."""
@@ -174,10 +189,11 @@ class StoreHandlers:
         epoch = instruction.fence.epoch
         faults.place("driver", "after-sinks", epoch)
         with self.ledger_lock:
-            moved_on = self.sinks.left_by(self.prepare_of(epoch, 1), instruction.skipped)
-            stored = self.ledger.put_commit(Commit(instruction.fence, instruction.ranges, moved_on))
+            left = self.sinks.left_by(self.prepare_of(epoch, 1), instruction.skipped)
+            stored = self.ledger.put_commit(Commit(instruction.fence, instruction.ranges, *left))
         faults.place("driver", "after-commit", epoch)
         self.sinks.counters = dict(self.prepare_of(epoch, 1).sinks if stored.sinks is None else stored.sinks)
+        self.sinks.unsure, self.sinks.dropped = dict(stored.dropped), frozenset()  # they were dropped with this one
         return ev.CommitStored(instruction.id, stored.fence, stored.ranges)
 
     # --- marks and notes ----------------------------------------------------------------------------------

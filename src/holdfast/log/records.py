@@ -277,12 +277,14 @@ class Commit:
     """That an epoch is done.
 
     ``sinks`` are their numbers as it leaves them: one that had no rows was not called, and keeps its number. None, as
-    in stores of before: all that the prepare names were called.
+    in stores of before: all that the prepare names were called. ``dropped`` were given up while an epoch was prepared
+    for them, and have not come back: the number of that epoch, of which nobody but they know whether they had it.
     """
 
     fence: Fence
     ranges: Ranges
     sinks: dict[str, int] | None = None
+    dropped: dict[str, int] = field(default_factory=dict)
 
     @staticmethod
     def file_of(epoch: int) -> str:
@@ -298,12 +300,13 @@ class Commit:
 
     def to_bytes(self) -> bytes:
         said = {"fence": asdict(self.fence), "ranges": _ranges_to(self.ranges)}
-        return _pack(b"cmit", said if self.sinks is None else said | {"sinks": self.sinks})
+        said |= {} if self.sinks is None else {"sinks": self.sinks}
+        return _pack(b"cmit", said | ({"dropped": self.dropped} if self.dropped else {}))
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> Commit:
         said, _ = _unpack(data, name, b"cmit")
-        return cls(Fence(**said["fence"]), _ranges_from(said), said.get("sinks"))
+        return cls(Fence(**said["fence"]), _ranges_from(said), said.get("sinks"), said.get("dropped", {}))
 
 
 @dataclass(frozen=True)
