@@ -1,9 +1,9 @@
 """Graphs that change while a job runs: whichever way a slice comes back, it is what the one that lived through it is.
 
 Random histories: stages come, go, are run with other parameters and are left out; graphs are written that no prepare
-names. One
-container lives through all of it; others have the slices from the log alone, from a checkpoint of some epoch, or from
-copies of some epochs, and all of them must hold what plain Python makes of the rows.
+names; the janitor takes away what may go. One container lives through all of it; others have the slices from the log
+alone, from a checkpoint of some epoch, or from copies of some epochs, and all of them must hold what plain Python makes
+of the rows.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from holdfast.container.staging import Staging
 from holdfast.container.threads import ThreadTable
 from holdfast.errors import EpochGone
 from holdfast.invariants import some
+from holdfast.log.janitor import Janitor
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import PackWriter, pack_name
+from holdfast.log.past import Past
 from holdfast.log.records import FEED, Batch, Fence, GraphFile, JobFile, Manifest, Prepare, SegmentRef
 from holdfast.log.segment import SegmentWriter, segment_name
 from holdfast.log.store import Store
@@ -131,7 +133,8 @@ class History:
         stages = [plan.to_dict() for plan in plans]
         version = self.ledger.next_graph()
         graph = GraphFile(version, 0, 1, {}, stages, [], [], [], 0, live=True, former=former.version if former else 0)
-        graph = replace(graph, names={plan.name: plan.name for plan in plans})
+        past = Past.of(self.ledger.graphs()).to_dict()
+        graph = replace(graph, names={plan.name: plan.name for plan in plans}, past=past)
         self.ledger.put_graph(graph)
 
     def log(self, epoch: int) -> list[Prepare]:
@@ -238,7 +241,8 @@ def live_through(path: Path, seed: int) -> None:
     draw = random.Random(-seed)
     with History(path, seed) as history, history.job() as owner, history.job() as peer, history.job() as idle:
         owner.restore(range(SLICES), 0, 0)
-        taken = copied = 0
+        taken = copied = cut = 0
+        tidy = draw.random() < 0.5
         for epoch in range(1, EPOCHS + 1):
             history.change()
             for prepare in history.log(epoch):
@@ -253,17 +257,25 @@ def live_through(path: Path, seed: int) -> None:
                 copy(owner, peer, epoch)
                 copied = epoch
             if draw.random() < 0.4:
-                taken = checkpoint(history, owner, epoch)
+                before, taken = taken, checkpoint(history, owner, epoch)
+                if tidy:
+                    Janitor(history.ledger.store, "main", 1).round(before)
+                    cut = before
             owner.commit(epoch)
             history.check(owner, epoch)
         last = content(owner, EPOCHS)
         idle.restore(range(SLICES), EPOCHS, taken)  # it has known the first graph alone until now
         with history.job() as logged:
-            logged.restore(range(SLICES), EPOCHS, 0)
-            for job in (idle, logged):
+            if not cut:
+                logged.restore(range(SLICES), EPOCHS, 0)
+            for job in (idle, *([] if cut else [logged])):
                 history.check(job, EPOCHS)
                 assert content(job, EPOCHS) == last
-        if copied:
+        if cut:
+            named = history.ledger.get_prepare(cut, 1)
+            assert named is not None
+            assert min(history.ledger.graph_versions(), default=named.graph) >= named.graph
+        if copied > cut or (copied and not cut):
             peer.activate(range(SLICES), EPOCHS)
             history.check(peer, EPOCHS)
             assert content(peer, EPOCHS) == last

@@ -68,7 +68,10 @@ def main(base: Path, seed: int, seconds: float, *, until_done: bool) -> None:
             file = waiting.pop(0)
             file.rename(base / "input" / file.name)
 
-    with hub.start(containers=2, slices=4) as run, (base / "acks").open("a") as acks:
+    with (
+        hub.start(containers=2, slices=4, safety=hf.Delta(store_every="1 h")) as run,
+        (base / "acks").open("a") as acks,
+    ):
         feeding = threading.Thread(target=flow)
         feeding.start()
         deadline = time.monotonic() + seconds

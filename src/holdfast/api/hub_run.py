@@ -24,6 +24,7 @@ from holdfast.api.status import JobStatus
 from holdfast.driver.live_changes import Update
 from holdfast.driver.live_job import LiveJob
 from holdfast.errors import FunctionError, PlanError
+from holdfast.log.past import Past
 from holdfast.plan.graph import Stage
 from holdfast.plan.updates import drawn_as
 from holdfast.spark.analysis import asking_spark
@@ -215,16 +216,12 @@ class HubRun(Run):
         return [job.name for job in jobs if wanted & {node.name for node in job._called.values()}]
 
     def history(self) -> list[Change]:
-        """What was changed of this hub while it ran, the oldest first, also in earlier runs."""
+        """What was changed of this hub while it ran, the oldest first, also in earlier runs: the last 100 changes."""
         with self._jobs.log.ledger_lock:
-            graphs = self._ledger.graphs()
-        counted = set(graphs.before(graphs.newest))
-        found: list[Change] = []
-        for graph in (one for one in graphs.later if one.live and one.version in counted):
-            record = graph.updates[-1] if graph.updates else {}
-            at = datetime.fromtimestamp(graph.created / 1000, UTC)
-            found += [Change(graph.version, line, str(record.get("by", "")), at) for line in graph.changes]
-        return found
+            past = Past.of(self._ledger.graphs())
+        return [
+            Change(one.version, one.text, one.by, datetime.fromtimestamp(one.at / 1000, UTC)) for one in past.changes
+        ]
 
     # --- look ---------------------------------------------------------------------------------------------
 

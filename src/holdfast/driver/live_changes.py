@@ -21,6 +21,7 @@ from holdfast.driver.endpoint import Questions
 from holdfast.driver.open_sinks import Folders, open_sinks, sinks_of, without
 from holdfast.driver.options import Options
 from holdfast.errors import FencedError, PlanError
+from holdfast.log.past import Past
 from holdfast.log.records import GraphFile
 from holdfast.master import events as ev
 from holdfast.operators.stage import InputPlan, StagePlan
@@ -46,11 +47,8 @@ class LiveChanges:
     def __init__(self, run: LiveJob, questions: Questions, host: Host, options: Options) -> None:
         self._run, self._questions, self._host, self._options = run, questions, host, options
         self._changing = threading.Lock()
-        self._used = max((place.number for stage in run.plan.stages for place in stage.inputs), default=-1)
-        graphs = run.ledger.graphs()
-        for version in range(graphs.newest + 1):
-            places = [one["number"] for stage in graphs.stages(version) for one in stage["inputs"]]
-            self._used = max([self._used, *places])
+        places = (place.number for stage in run.plan.stages for place in stage.inputs)
+        self._used = max([Past.of(run.ledger.graphs()).input, *places])
 
     def change(self, plan: JobPlan, told: Sequence[str]) -> Update:
         """Have that plan from the next epoch on. Returns when a prepare names it: then nothing takes it back.
@@ -175,6 +173,7 @@ class LiveChanges:
             names=dict(plan.notes.names),
             updates=[dict(one) for one in plan.notes.updates],
             packed=former.begun if former is not None and former.packs else None,
+            past=Past.of(ledger.graphs()).to_dict(),
         )
 
     def _put(self, graph: GraphFile) -> None:

@@ -236,7 +236,9 @@ class StoreHandlers:
         where = {number: at for at, pack in enumerate(instruction.packs) for number in pack.slices}
         with self.ledger_lock:
             graphs, prepare = self.ledger.graphs(), self.ledger.get_prepare(instruction.epoch, 1)
-            lived = prepare is not None and any(one.live for one in graphs.later)  # else versions of before read it too
+            lived = prepare is not None and any(
+                one.live or one.kept for one in graphs.later
+            )  # else versions of before read it too
             manifest = Manifest(
                 instruction.epoch,
                 instruction.fence,

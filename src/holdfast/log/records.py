@@ -460,6 +460,8 @@ class GraphFile:
     """What was changed while the job ran, beside what its program draws: to be changed again at its next start."""
     packed: int | None = None  # the version that ``packs`` were made for; None: this one
     kept: bool = False  # no shape of any state is another than in the graph before, though it was made at a start
+    past: dict[str, Any] = field(default_factory=dict)
+    """What is to be known of the graphs before it when their files are gone (``log.past``)."""
 
     @staticmethod
     def file_of(version: int) -> str:
@@ -495,7 +497,7 @@ class GraphFile:
         return cls(**_from_json(data, name))
 
 
-_LATER = {"live", "former", "names", "updates", "packed", "kept"}
+_LATER = {"live", "former", "names", "updates", "packed", "kept", "past"}
 
 
 def _without_later(said: dict[str, Any]) -> dict[str, Any]:
