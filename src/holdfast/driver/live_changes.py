@@ -50,16 +50,18 @@ class LiveChanges:
         places = (place.number for stage in run.plan.stages for place in stage.inputs)
         self._used = max([Past.of(run.ledger.graphs()).input, *places])
 
-    def change(self, plan: JobPlan, told: Sequence[str]) -> Update:
+    def change(self, plan: JobPlan, told: Sequence[str], by: str = "", reset: Collection[str] = ()) -> Update:
         """Have that plan from the next epoch on. Returns when a prepare names it: then nothing takes it back.
 
-        ``told`` is for people.
+        ``told`` is for people, ``by`` whom it was asked for. ``reset`` are stages that the epoch empties.
         """
         run = self._run
         self.refuse_inside()
         with self._changing, contextlib.ExitStack() as between:
             run.refuse_stopped()
-            plan = self._fitted(plan)  # all that takes time, before an epoch has to wait for it
+            plan = self._fitted(plan, reset)  # all that takes time, before an epoch has to wait for it
+            limits = _limits(run.plan.stages)
+            cut = [stage.name for stage in plan.stages if _limit(stage) < limits.get(stage.name, 0)]
             plan.draw()
             come = [sink for sink in plan.sinks if sink.name not in run.jobs.sinks]
             opened = open_sinks(run.spark, run.file.job_id, come)
@@ -67,9 +69,12 @@ class LiveChanges:
             self._await_rest(between)
             with between:
                 folders.take(opened.values(), run.jobs.log.sinks)
-                graph = self._graph(plan, told)
+                graph = replace(self._graph(plan, told), by=by)
                 self._put(graph)
                 self._follow(plan, graph, opened)
+                log = run.jobs.log
+                log.resets = tuple(sorted({*log.resets, *reset}))
+                log.cuts = tuple(sorted({*log.cuts, *cut}))
                 epoch = run.shell.machine.committed + 1
             self._await_begun(epoch)
         return Update(graph.version, epoch)
@@ -125,14 +130,15 @@ class LiveChanges:
             shell.hurry()
             shell.wait_for(lambda: shell.machine.resting, LOOK_SECONDS)
 
-    def _fitted(self, plan: JobPlan) -> JobPlan:
+    def _fitted(self, plan: JobPlan, reset: Collection[str]) -> JobPlan:
         """As this run has it: sized, numbered; and nothing of it means another state."""
         before = self._run.plan.stages
         plan = plan.overflowing(self._options.on_overflow).sized(self._run.file.slices)
         used = StagePlan("", 1, (InputPlan(1, self._used),), before[0].operator) if self._used >= 0 else None
         plan = plan.numbered([[used] if used else [], before])
         known = {stage.name: stage for stage in before}
-        found = compare(before, plan.stages)
+        asked = _limits(plan.stages)
+        found = compare([_shown_as(stage, asked.get(stage.name, 0), reset) for stage in before], plan.stages)
         reshaped = [
             f"stage '{stage.name}': its state would have another shape"
             for stage in plan.stages
@@ -206,3 +212,17 @@ class LiveChanges:
         run.shell.tell(ev.SinksLeftOut(without(plan, jobs.log.left_out)))
         for line in graph.changes:
             run.shell.history.note("changed", line)
+
+
+def _limit(stage: StagePlan) -> int:
+    return 0 if stage.operator.limit is None else stage.operator.limit
+
+
+def _limits(stages: Sequence[StagePlan]) -> dict[str, int]:
+    return {stage.name: _limit(stage) for stage in stages}
+
+
+def _shown_as(stage: StagePlan, limit: int, reset: Collection[str]) -> StagePlan:
+    """As it may go on: it can show fewer rows, and more of them if it begins anew."""
+    may = limit and (limit < _limit(stage) or stage.name in reset)
+    return replace(stage, operator=stage.operator.limited(limit)) if may else stage

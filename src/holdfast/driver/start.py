@@ -29,7 +29,7 @@ from holdfast.driver.open_sinks import Folders, open_sinks, sinks_of, without
 from holdfast.driver.options import Options
 from holdfast.driver.routes import Routes
 from holdfast.driver.sizes import Sizes
-from holdfast.driver.store import SinkCounters, StoreHandlers
+from holdfast.driver.store import SinkCounters, StoreHandlers, yet_to_turn
 from holdfast.driver.watermarks import Timekeeper
 from holdfast.errors import ContainerError, CorruptionError, PlanError, StoreError
 from holdfast.launch.executors import ExecutorLauncher
@@ -163,6 +163,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
             sinks=sinks,
         )
         log.left_out = found.left_out
+        log.resets, log.cuts = found.turns
         shell = Shell(brain, fleet, log, jobs, sizes, counts, options.sinks_at_once)
         questions = Questions(file, owner.incarnation, plan, brain, routes, fleet)
         desk.table.add(questions)
@@ -257,6 +258,8 @@ class Found:
     """As the last committed epoch left it, and as far as the next one has been prepared."""
     left_out: tuple[str, ...] = ()
     """Stages that the newest epoch goes along without."""
+    turns: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    """Stages that the next epoch is to empty, and to cut down."""
 
     @property
     def committed(self) -> int:
@@ -292,7 +295,8 @@ def _look(ledger: Ledger, plan: JobPlan, options: Options) -> Found:
                 raise sink_is_gone(gone, committed + 1)
         prepared.append(ev.Prepared(level, found.fence, found.ranges, given))
     there = tuple(sorted(stage.name for stage in plan.stages if stage.name in left_out))
-    return Found(commit, tuple(prepared), counters, unsure, given, _timekeeper(ledger, plan, committed), there)
+    time, turns = _timekeeper(ledger, plan, committed), yet_to_turn(last) if last else ((), ())
+    return Found(commit, tuple(prepared), counters, unsure, given, time, there, turns)
 
 
 def _timekeeper(ledger: Ledger, plan: JobPlan, committed: int) -> Timekeeper:

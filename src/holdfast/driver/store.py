@@ -98,12 +98,17 @@ class StoreHandlers:
         self._sinks_begun = 0  # the newest epoch of which a sink may have something
         self.left_out: tuple[str, ...] = ()
         """Stages that go along without rows."""
+        self.resets: tuple[str, ...] = ()
+        self.cuts: tuple[str, ...] = ()
+        """Stages that the next epoch empties, or cuts down, before its rows."""
 
     def follow(self, stages: Sequence[StagePlan], sinks: tuple[str, ...]) -> None:
         """The job has these stages and sinks from the next epoch on."""
         self.time.follow(stages)
         self.sinks.drawn = sinks
         self._has_functions = any(stage.operator.calls_users for stage in stages)
+        there = {stage.name for stage in stages}
+        self.resets, self.cuts = (tuple(filter(there.__contains__, names)) for names in (self.resets, self.cuts))
 
     # --- routing, prepare, commit -------------------------------------------------------------------------
 
@@ -121,8 +126,10 @@ class StoreHandlers:
         epoch, level = instruction.fence.epoch, instruction.level
         if level == 1:
             clock, carried = self._first(instruction, attachments)
+            resets, cuts = self.resets, self.cuts
         else:  # an epoch has one clock
-            clock, carried = self.prepare_of(epoch, 1).clock, None
+            first = self.prepare_of(epoch, 1)
+            clock, carried, resets, cuts = first.clock, None, first.resets, first.cuts
         seen = (tag.times for tag in instruction.tags)
         times, before, after = self.time.advance(level, seen, lambda stage: self._sizes.opened(stage, epoch))
         ours = Prepare(
@@ -137,6 +144,8 @@ class StoreHandlers:
             routing=instruction.routing,
             sinks=self.sinks.moved_on(),
             left_out=self.left_out,
+            resets=resets,
+            cuts=cuts,
             spark=carried,
             attachments=tuple(attachments),
         )
@@ -189,10 +198,12 @@ class StoreHandlers:
         epoch = instruction.fence.epoch
         faults.place("driver", "after-sinks", epoch)
         with self.ledger_lock:
-            left = self.sinks.left_by(self.prepare_of(epoch, 1), instruction.skipped)
+            prepare = self.prepare_of(epoch, 1)
+            left = self.sinks.left_by(prepare, instruction.skipped)
             stored = self.ledger.put_commit(Commit(instruction.fence, instruction.ranges, *left))
         faults.place("driver", "after-commit", epoch)
-        self.sinks.counters = dict(self.prepare_of(epoch, 1).sinks if stored.sinks is None else stored.sinks)
+        self.resets, self.cuts = yet_to_turn(prepare)
+        self.sinks.counters = dict(prepare.sinks if stored.sinks is None else stored.sinks)
         self.sinks.unsure, self.sinks.dropped = dict(stored.dropped), frozenset()  # they were dropped with this one
         return ev.CommitStored(instruction.id, stored.fence, stored.ranges)
 
@@ -269,6 +280,13 @@ class StoreHandlers:
         with self.ledger_lock:
             newest = self.ledger.newest_owner()
         return newest.incarnation if newest is not None else 0
+
+
+def yet_to_turn(prepare: Prepare) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Of the stages that an epoch would have emptied or cut down, those that it went along without: they still have it
+    before them."""
+    resets, cuts = (tuple(filter(prepare.left_out.__contains__, names)) for names in (prepare.resets, prepare.cuts))
+    return resets, cuts
 
 
 def placed(

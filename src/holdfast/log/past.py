@@ -111,5 +111,5 @@ class Past:
 
 
 def _told(graph: GraphFile) -> tuple[Told, ...]:
-    by = str(graph.updates[-1].get("by", "")) if graph.updates else ""
+    by = graph.by or (str(graph.updates[-1].get("by", "")) if graph.updates else "")
     return tuple(Told(graph.version, line[:CHANGE_LENGTH], by, graph.created) for line in graph.changes)

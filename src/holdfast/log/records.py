@@ -133,6 +133,8 @@ class Prepare:
     sinks: dict[str, int] = field(default_factory=dict)
     graph: int = 0  # the version of the graph in whose terms it is
     left_out: tuple[str, ...] = ()  # stages that go along without rows, because their job has raised
+    resets: tuple[str, ...] = ()  # stages that are emptied before its rows
+    cuts: tuple[str, ...] = ()  # stages that show fewer rows than they have until then
     spark: Carried | None = None  # of level 1
     attachments: tuple[bytes, ...] = ()
 
@@ -158,8 +160,9 @@ class Prepare:
         said |= {"fence": asdict(self.fence), "segments": [asdict(ref) for ref in self.segments]}
         said["ranges"] = _ranges_to(self.ranges)
         said["spark"] = asdict(self.spark) if self.spark else None
-        if not self.left_out:
-            del said["left_out"]
+        for name in ("left_out", "resets", "cuts"):
+            if not said[name]:
+                del said[name]
         return _pack(b"prep", said, self.attachments)
 
     @classmethod
@@ -168,7 +171,7 @@ class Prepare:
         said.setdefault("graph", UNNAMED)
         said["fence"] = Fence(**said["fence"])
         said["ranges"] = _ranges_from(said)
-        said["left_out"] = tuple(said.get("left_out", ()))
+        said |= {name: tuple(said.get(name, ())) for name in ("left_out", "resets", "cuts")}
         said["segments"] = tuple(_segment_from(ref) for ref in said["segments"])
         if spark := said.get("spark"):
             said["spark"] = Carried(**(spark | {"names": tuple(spark["names"])}))
@@ -459,6 +462,7 @@ class GraphFile:
     updates: list[dict[str, Any]] = field(default_factory=list)
     """What was changed while the job ran, beside what its program draws: to be changed again at its next start."""
     packed: int | None = None  # the version that ``packs`` were made for; None: this one
+    by: str = ""  # who asked for it, where somebody did while the job ran
     kept: bool = False  # no shape of any state is another than in the graph before, though it was made at a start
     past: dict[str, Any] = field(default_factory=dict)
     """What is to be known of the graphs before it when their files are gone (``log.past``)."""
@@ -497,12 +501,12 @@ class GraphFile:
         return cls(**_from_json(data, name))
 
 
-_LATER = {"live", "former", "names", "updates", "packed", "kept", "past"}
+_LATER = {"live", "former", "names", "updates", "packed", "kept", "past", "by"}
 
 
 def _without_later(said: dict[str, Any]) -> dict[str, Any]:
     """What only hubs and live changes have is left out elsewhere: versions of before read the rest."""
-    nothing: tuple[object, ...] = (False, None, {}, [])
+    nothing: tuple[object, ...] = (False, None, {}, [], "")
     return {
         name: value
         for name, value in said.items()
