@@ -16,9 +16,11 @@ from typing import Any
 
 import driver
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 import holdfast as hf
 
+MOST = 12
 FILTERS = ("v > 0", "v % 2 = 0", "g <> 'g1'", "k < 10 OR x > 0", "true")
 
 
@@ -27,6 +29,11 @@ def draw(base: Path, spark: SparkSession) -> hf.Hub:
     hub.read(driver.source(spark, str(base / "input")), name="rows")
     sums = hub.job("totals").stream("rows").key_by("k", name="sums").agg(n=hf.count(), total=hf.sum("v"))
     sums.write("parquet", str(base / "out"))
+    top = hub.job("tops").stream("rows").where("v IS NOT NULL").select("g", "v", "k", "x")
+    top.key_by("g", name="top").top_k(MOST, by=[F.col("v").desc(), F.col("k").asc(), F.col("x").asc()])
+    # It follows the changes of both.
+    hub.job("over").stream("tops/top").key_by("rank", name="ranks").agg(n=hf.count(), total=hf.sum("v"))
+    hub.job("under").stream("totals/sums").key_by("n", name="sizes").agg(keys=hf.count(), total=hf.sum("total"))
     return hub
 
 
@@ -35,10 +42,18 @@ def query(number: int) -> str:
 
 
 def change(run: Any, hub: hf.Hub, dice: random.Random, acks: Any) -> None:
+    said: dict[str, Any]
     live = [job.name for job in run.jobs if job.name.startswith("live")]
-    kind = dice.choice(["where", "add", "remove", "add"])
-    if kind == "where":
-        said: dict[str, Any] = {"where": dice.choice(FILTERS)}
+    kind = dice.choice(["where", "add", "remove", "add", "reset", "k"])
+    if kind == "reset":
+        said = {"reset": dice.choice(["totals/sums", "tops/top"])}
+        made = run.update(said["reset"], reset=True)
+    elif kind == "k":
+        least = min([MOST, *(one["k"] for one in run.hub._updates.made if "k" in one)])
+        said = {"k": max(1, least - dice.randrange(3))}
+        made = run.update("tops/top", **said)
+    elif kind == "where":
+        said = {"where": dice.choice(FILTERS)}
         made = run.update("totals/sums", **said)
     elif kind == "add" and len(live) < 4:
         number = dice.randrange(1_000_000)
@@ -68,7 +83,10 @@ def main(base: Path, seed: int, seconds: float, *, until_done: bool) -> None:
             file = waiting.pop(0)
             file.rename(base / "input" / file.name)
 
-    with hub.start(containers=2, slices=4) as run, (base / "acks").open("a") as acks:
+    with (
+        hub.start(containers=2, slices=4, safety=hf.Delta(store_every="1 h")) as run,
+        (base / "acks").open("a") as acks,
+    ):
         feeding = threading.Thread(target=flow)
         feeding.start()
         deadline = time.monotonic() + seconds

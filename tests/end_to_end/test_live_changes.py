@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from driver import source
+from hub_driver import MOST
 from kit import NEVER, equal, finish, write_files
 from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql import SparkSession
@@ -128,6 +129,11 @@ def state(run: hf.Run, name: str, truth: str, rows: pa.Table) -> None:
 
 def wait_whole(run: hf.Run) -> None:
     assert run.await_settled(NEVER)
+
+
+def await_epoch(run: hf.Run, epoch: int) -> None:
+    """A change is certain when its epoch is prepared, and to be seen when that is committed."""
+    assert run._shell.wait_for(lambda: run._shell.machine.committed >= epoch, NEVER)
 
 
 def test_changes_hold_from_their_epoch_on_whoever_dies(tmp_path: Path, spark: SparkSession) -> None:
@@ -241,15 +247,15 @@ def test_jobs_that_raise_one_after_the_other_and_changes_from_a_sink(tmp_path: P
             epochs[name] = run.status().epoch
         feed.give(run)
         assert [job.name for job in run.jobs if job.error is not None] == ["one", "two"]
-        for name in ("two", "one"):
-            run.update(f"{name}/mine", parameters={})
+        run.update("one/mine", parameters={})
+        run.update("two/mine", parameters={}, reset=True)  # it waits for its rows
         back = run.resume("two").epoch
         feed.give(run)
         run.kill(run.status().containers[0].name)
         wait_whole(run)
         mine = "SELECT g, sum(v)::BIGINT AS total FROM rows WHERE v > 0 AND ({}) GROUP BY g"
         state(run, "one/mine", mine.format(f"e < {epochs['one']}"), feed.rows())
-        state(run, "two/mine", mine.format(f"e < {epochs['two']} OR e >= {back}"), feed.rows())
+        state(run, "two/mine", mine.format(f"e >= {back}"), feed.rows())
 
 
 def test_what_others_read_of_a_job_that_raises_above_goes_on(tmp_path: Path, spark: SparkSession) -> None:
@@ -311,6 +317,8 @@ def test_a_job_that_raises_is_left_out_and_the_others_go_on(tmp_path: Path, spar
         run.kill(run.status().containers[0].name)
         wait_whole(run)
         mine = "SELECT g, sum(v)::BIGINT AS total FROM rows WHERE v > 0 AND ({}) GROUP BY g"
+        run.update("own/mine", reset=True)  # while it is left out, nothing happens to it
+        feed.give(run)
         for name, truth in (("totals/sums", sums), ("twin/twin", counts), ("own/mine", mine.format(f"e < {raised}"))):
             state(run, name, truth, feed.rows())
     with drawn().start(containers=2, slices=4) as run:
@@ -324,12 +332,89 @@ def test_a_job_that_raises_is_left_out_and_the_others_go_on(tmp_path: Path, spar
         assert run.jobs["own"].error is None
         run.kill(run.status().containers[1].name)
         wait_whole(run)
-        kept = mine.format(f"e < {raised} OR e >= {resumed.epoch}")
+        kept = mine.format(f"e >= {resumed.epoch}")
         for name, truth in (("totals/sums", sums), ("twin/twin", counts), ("own/mine", kept)):
             state(run, name, truth, feed.rows())
     epochs = set(pq.read_table(tmp_path / "own")["_epoch"].to_pylist())
     assert max(epochs) > resumed.epoch
     assert not epochs.intersection(range(raised, resumed.epoch)), "it has nothing of those"
+
+
+def test_a_stage_is_emptied_or_shows_fewer_rows_and_its_readers_follow(tmp_path: Path, spark: SparkSession) -> None:
+    def drawn() -> hf.Hub:
+        hub = draw(tmp_path, spark)
+        tops = hub.job("tops").stream("rows").where("v IS NOT NULL").select("g", "v", "k")
+        tops.key_by("g", name="top").top_k(5, by=[F.col("v").desc(), F.col("k").asc()]).write("noop")
+        ranks = hub.job("over").stream("tops/top").key_by("rank", name="ranks")
+        ranks.agg(n=hf.count(), total=hf.sum("v"))
+        sizes = hub.job("under").stream("totals/sums").key_by("n", name="sizes")
+        sizes.agg(keys=hf.count(), total=hf.sum("total"))
+        return hub
+
+    feed, top, sums = Feed(tmp_path), [5, 0], [0]
+
+    def check(run: hf.Run) -> None:
+        tops = (
+            "SELECT g, row_number() OVER (PARTITION BY g ORDER BY v DESC, k) AS rank, v, k FROM rows "
+            f"WHERE v IS NOT NULL AND e >= {top[1]} QUALIFY rank <= {top[0]}"
+        )
+        counts = f"SELECT k, count(*) AS n, sum(v)::BIGINT AS total FROM rows WHERE e >= {sums[0]} GROUP BY k"
+        for name, truth in (
+            ("tops/top", tops),
+            ("over/ranks", f"SELECT rank, count(*) AS n, sum(v)::BIGINT AS total FROM ({tops}) GROUP BY rank"),
+            ("totals/sums", counts),
+            ("under/sizes", f"SELECT n, count(*) AS keys, sum(total)::BIGINT AS total FROM ({counts}) GROUP BY n"),
+        ):
+            state(run, name, truth, feed.rows())
+
+    with drawn().start(containers=2, slices=4) as run:
+        feed.give(run, 2)
+        check(run)
+        await_epoch(run, run.update("tops/top", k=3).epoch)
+        top[0] = 3
+        check(run)  # an epoch without rows is enough
+        sums[0] = run.update("totals/sums", reset=True).epoch
+        await_epoch(run, sums[0])
+        assert run.state("totals/sums").to_arrow().num_rows == run.state("under/sizes").to_arrow().num_rows == 0
+        feed.give(run)
+        check(run)
+        run.kill(run.status().containers[0].name)
+        top[0] = 7
+        top[1] = run.update("tops/top", k=7, reset=True).epoch
+        feed.give(run)
+        sums[0] = run.update("totals/sums", reset=True).epoch
+        feed.give(run)
+        run.kill(run.status().containers[1].name)
+        wait_whole(run)
+        check(run)
+        emptied = run.update("own/mine", parameters={"times": 3}, reset=True).epoch
+        feed.give(run)
+        state(
+            run,
+            "own/mine",
+            f"SELECT g, 3 * sum(v)::BIGINT AS total FROM rows WHERE v > 0 AND e >= {emptied} GROUP BY g",
+            feed.rows(),
+        )
+        with pytest.raises(hf.PlanError, match=r"keeps the first 7, so .* the first 8 .*\n.*\n.*k=8, reset=True"):
+            run.update("tops/top", k=8)
+        with pytest.raises(hf.PlanError, match="it has no k"):
+            run.update("totals/sums", k=8)
+        with pytest.raises(hf.PlanError, match="is no number of rows"):
+            run.update("tops/top", k=0)
+        with pytest.raises(hf.PlanError, match="reads rows that can be taken back: once it is empty"):
+            run.update("over/ranks", reset=True)
+        with pytest.raises(hf.PlanError, match="one thing of a stage at a time"):
+            run.update("tops/top", k=2, where="v > 0")
+        assert [change.text for change in run.history()][-4:] == [
+            "stage 'totals/sums': it is emptied",
+            "stage 'tops/top': its k is 7, it is emptied",
+            "stage 'totals/sums': it is emptied",
+            "stage 'own/mine': its parameters are {\"times\": 3}, it is emptied",
+        ]
+    with drawn().start(containers=1, slices=4) as run:
+        check(run)  # it is as it was left, and not emptied again
+        feed.give(run)
+        check(run)
 
 
 # --- a driver that dies ---------------------------------------------------------------------------------------------
@@ -379,29 +464,59 @@ class Deaths:
         told = json.loads((self.base / "state.json").read_text())
         graphs = ledger.graphs()
         known = {one.version: one for one in graphs.later}
-        used = {}
+        used, resets = {}, {}
         for epoch in range(1, told["epoch"] + 1):
             prepare = ledger.get_prepare(epoch, 1)
             assert prepare is not None
             used[epoch] = prepare.graph
+            resets |= dict.fromkeys(prepare.resets, epoch)  # the last one counts
         # What has returned is in force from the epoch that it said, and no version is used before it.
         assert list(used.values()) == sorted(used.values())
         for ack in self.acks():
             assert used[ack["epoch"]] == ack["version"]
             assert ack["epoch"] == 1 or used[ack["epoch"] - 1] < ack["version"]
+            assert resets.get(ack.get("reset"), 0) >= (ack["epoch"] if "reset" in ack else 0)
 
         def where(version: int) -> str:
             records = known[version].updates if version else []
             return next((one["where"] for one in reversed(records) if "where" in one), "true")
 
-        stored = graphs.notes()[0]
+        stored, updates = graphs.notes()
+        k = min([MOST, *(one["k"] for one in updates if "k" in one)])
+        sums, first = resets.get("totals/sums", 0), resets.get("tops/top", 0)
         rows = rows_by_epoch(self.base)
         assert len(rows) == DEATHS_FILES * 300
         for public, held in told["states"].items():
             name, number = stored.get(public, public), public.removeprefix("live").partition("/")[0]
             there = [v for v in {*used.values()} if any(one["name"] == name for one in graphs.stages(v))]
+            by_version = " OR ".join(f"(version = {version} AND ({where(version)}))" for version in {*used.values()})
+            top = (
+                "SELECT g, row_number() OVER (PARTITION BY g ORDER BY v DESC, k, x) AS rank, v, k, x FROM rows "
+                f"WHERE v IS NOT NULL AND e >= {first} QUALIFY rank <= {k}"
+            )
+            if public in ("tops/top", "over/ranks", "under/sizes"):
+                counts = (
+                    "(SELECT k, count(*) AS n, sum(v) AS total FROM rows "
+                    f"WHERE ({by_version}) AND e >= {sums} GROUP BY k)"
+                )
+                truth = {
+                    "tops/top": top,
+                    "over/ranks": f"SELECT rank, count(*) AS n, sum(v)::BIGINT AS total FROM ({top}) GROUP BY rank",
+                    "under/sizes": f"SELECT n, count(*) AS keys, sum(total)::BIGINT AS total FROM {counts} GROUP BY n",
+                }[public]
+                columns = ", ".join(name for name in held[0] if name != "_epoch") if held else "*"
+                if held:
+                    equal(
+                        f"SELECT {columns} FROM held",
+                        f"SELECT {columns} FROM ({truth})",
+                        held=pa.Table.from_pylist(held),
+                        rows=rows,
+                    )
+                else:
+                    assert not duckdb.sql(truth).fetchall()
+                continue
             if public == "totals/sums":
-                kept = " OR ".join(f"(version = {version} AND ({where(version)}))" for version in there)
+                kept = f"e >= {sums} AND ({by_version})"
             else:
                 kept = f"version IN ({', '.join(map(str, there))}) AND k % {2 + int(number) % 5} = 0"
             truth = f"SELECT k, count(*) AS n, sum(v)::BIGINT AS total FROM rows WHERE {kept} GROUP BY k"
@@ -412,7 +527,8 @@ class Deaths:
             if public == "totals/sums":
                 written = pq.read_table(self.base / "out")
                 newest = "row_number() OVER (PARTITION BY k ORDER BY _epoch DESC) = 1"
-                equal(f"SELECT * EXCLUDE (_epoch) FROM written QUALIFY {newest}", truth, written=written, rows=rows)
+                since = f"WHERE _epoch >= {sums} QUALIFY {newest}"
+                equal(f"SELECT * EXCLUDE (_epoch) FROM written {since}", truth, written=written, rows=rows)
 
 
 def test_what_has_returned_is_in_force_after_a_death_of_the_driver(tmp_path: Path, drill_seed: int) -> None:

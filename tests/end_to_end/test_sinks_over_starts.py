@@ -194,6 +194,45 @@ def test_an_epoch_goes_to_the_sinks_that_it_was_prepared_for(shop: Shop, tmp_pat
     assert (goes.epochs, stays.epochs[-1], comes.epochs) == ([1, 2, 3, 6], 6, [5])
 
 
+@pytest.mark.parametrize("had_it", [False, True])
+def test_files_that_were_dropped_with_an_epoch_go_on_where_they_are(shop: Shop, tmp_path: Path, had_it: bool) -> None:
+    """Whether they had the epoch that they were given up in, nobody knows but their folder."""
+    stuck = Till(broken_at=2)
+
+    def both(counts: StageStream) -> None:
+        if had_it:
+            counts.write("parquet", str(tmp_path / "files"), name="files")
+            counts.for_each_batch(stuck, name="stuck", after="files")
+        else:
+            counts.for_each_batch(stuck, name="stuck")
+            counts.write("parquet", str(tmp_path / "files"), name="files", after="stuck")
+
+    def alone(counts: StageStream) -> None:
+        counts.for_each_batch(stuck, name="stuck")
+
+    def fails_at(epoch: int) -> None:
+        shop.add()
+        stuck.broken_at = epoch
+        with pytest.raises(hf.SinkError):
+            shop.run(both)
+        stuck.broken_at = 0
+
+    shop.add()
+    fails_at(2)
+    shop.add()
+    shop.run(alone, drop_sinks=["files"])
+    fails_at(4)  # they are back, and the epoch is not finished at the first start
+    shop.add()
+    shop.run(both)
+    found = shop.spark.read.parquet(str(tmp_path / "files")).collect()
+    wanted = [1, 2, 4, 5] if had_it else [1, 4, 5]
+    assert sorted(map(tuple, found)) == sorted((k, n, n) for n in wanted for k in range(5))
+    commit = Ledger(Store(str(tmp_path / "store")), "main").last_committed()
+    assert commit is not None
+    assert (commit.sinks or {})["files"] == len(wanted) - 1
+    assert commit.dropped == {}
+
+
 def test_one_folder_for_two_sinks_is_refused_however_it_is_spelt(shop: Shop, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     folder.mkdir()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.log import janitor
-from holdfast.log.janitor import GIVEN_UP_SECONDS, Held, Janitor, may_go
+from holdfast.log.janitor import GIVEN_UP_SECONDS, Held, Janitor, graphs_may_go, may_go
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import pack_name, parse_pack_name
 from holdfast.log.records import FEED, Batch, Commit, Fence, GraphFile, Manifest, Prepare, Routing, SegmentRef
@@ -68,6 +68,23 @@ def test_folders_of_spark_go_once_epochs_of_the_new_graph_are_committed() -> Non
     assert may_go(known, 100) == []
     assert may_go(replace(known, committed_graph=2), 100) == ["spark/", "spark-1-3/", "spark-2-6/"]
     assert may_go(replace(known, graph=None, committed_graph=2), 100) == []
+
+
+def test_graphs_go_when_nothing_that_stays_is_in_their_terms() -> None:
+    newest = GraphFile(9, 0, 1, {}, [], [], [], [], 0, live=True, past={"input": 0})
+    manifests = tuple(replace(checkpoint(epoch), graph=graph) for epoch, graph in ((2, 1), (5, 4), (8, 6)))
+    known = replace(held(), manifests=manifests, graph=newest, graphs=tuple(range(2, 12)), terms={6: 5})
+    gone = ["graph/0000000002.json", "graph/0000000003.json"]
+    assert graphs_may_go(known, 100) == gone, "the second checkpoint from the end is in terms of the fourth"
+    assert graphs_may_go(replace(known, terms={6: 3}), 100) == gone[:1], "so is the log above it"
+    assert graphs_may_go(known, 3) == [], "the log stays above epoch 3, and what is there was not looked at"
+    assert graphs_may_go(replace(known, terms={4: 2}), 3) == []
+    assert graphs_may_go(replace(known, graph=replace(newest, past={})), 100) == [], "nobody else knows what they had"
+    assert graphs_may_go(replace(known, graph=None), 100) == []
+    unnamed = (manifests[0], replace(manifests[1], graph=None), manifests[2])
+    assert graphs_may_go(replace(known, manifests=unnamed), 100) == [], "it is of whichever there was then"
+    later = replace(known, manifests=tuple(replace(one, graph=11) for one in manifests), terms={6: 11})
+    assert graphs_may_go(later, 100)[-1] == "graph/0000000008.json", "never the one that the job has"
 
 
 def test_whatever_is_held_what_a_start_needs_stays() -> None:

@@ -45,12 +45,14 @@ PREPARE = Prepare(
 EVERY: list[Any] = [
     PREPARE,
     Prepare(Fence(1, 1, 0), 1, {FEED: Batch("q", 0, "")}, (), 0),
-    Commit(Fence(3, 42, 1), {FEED: Batch("a-query", 41, "digest")}),
+    Commit(Fence(3, 42, 1), {FEED: Batch("a-query", 41, "digest")}, {"a": 4}, {"files": 7}),
     Owner(3, "host", 4711, "grpc://127.0.0.1:5005", 1_700_000_000_000),
     Routing(7, ("c1", "c2", "c1")),
     Manifest(40, Fence(3, 40, 0), ("checkpoint/a.pack", "checkpoint/b.pack"), (0, 1, 1, 0), "c2"),
     JobFile("an-id", "clicks", {"stages": [{"keys": ["product"], "é": None}]}, 128, 1_700_000_000_000),
-    Commit(Fence(3, 42, 1), {FEED: Batch("a-query", 41, "digest")}, {"files": 41}, {"top": b"rows", "none": b""}),
+    Commit(
+        Fence(3, 42, 1), {FEED: Batch("a-query", 41, "digest")}, {"files": 41}, feedback={"top": b"rows", "none": b""}
+    ),
 ]
 IDS = [type(record).__name__ for record in EVERY]
 

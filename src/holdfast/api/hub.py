@@ -28,6 +28,7 @@ from holdfast.driver.live_job import SECTION
 from holdfast.errors import PlanError
 from holdfast.log.graphs import Graphs
 from holdfast.log.ledger import Ledger
+from holdfast.log.past import Names, Past
 from holdfast.log.store import Store
 from holdfast.plan.compile import Notes, Plan, PlannedStage
 from holdfast.plan.frames import Frame
@@ -201,19 +202,16 @@ class Hub(Job):
         return dict(self._stored.notes()[0])
 
     @cached_property
-    def _ever(self) -> set[str]:
+    def _ever(self) -> Names:
         """Every name that the store has ever had for a stage, or is to have for one that is drawn."""
-        versions = range(self._stored.newest + 1)
-        return {stage["name"] for version in versions for stage in self._stored.stages(version)}
+        return Past.of(self._stored).names
 
     def _stored_name(self, name: str) -> str:
         """What the store calls a stage that a job calls so: as it did before, or by a name that no stage has had."""
         if name in self._names:
             return self._names[name]
-        number, free = 2, name
-        while free in self._ever:
-            number, free = number + 1, f"{name}~{number}"
-        self._ever.add(free)
+        free = self._ever.free(name)
+        self._ever = self._ever.with_names([free])
         return free
 
     def _stage_names(self, plan: Plan) -> dict[str, str]:
@@ -338,7 +336,7 @@ class HubJob(Drawing):
         if twin is not planned.node and known in (None, twin.name):
             self._called[name] = twin
             if known is None:
-                hub._ever.discard(planned.plan.name)  # it is not needed
+                hub._ever = hub._ever.without(planned.plan.name)
             return hub._planned_of[twin]
         if any(one.plan.name == planned.plan.name for one in hub._planned_of.values()):
             raise PlanError(

@@ -7,7 +7,7 @@ written into the store, and named by that epoch's prepare, before the epoch is. 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -25,8 +25,9 @@ from holdfast.api.status import JobStatus
 from holdfast.driver.live_changes import Update
 from holdfast.driver.live_job import LiveJob
 from holdfast.errors import FunctionError, PlanError
+from holdfast.log.past import Past
 from holdfast.plan.graph import Stage
-from holdfast.plan.updates import drawn_as
+from holdfast.plan.updates import drawn_as, refuse_more, refuse_unemptied
 from holdfast.spark.analysis import asking_spark
 from holdfast.spark.stream import read_alone
 from holdfast.wire.questions import HostedStatus
@@ -133,42 +134,50 @@ class HubRun(Run):
         where: str | None = None,
         function: Callable[..., Any] | type | None = None,
         parameters: Mapping[str, Any] | None = None,
+        k: int | None = None,
+        reset: bool = False,
     ) -> Update:
         """Replace one thing of a stage, from the next epoch on; its state stays.
 
         ``where``: the filter nearest in front of it, as SQL text over the columns there; if it has none, it gets one.
         ``function``: what ``process`` calls, with the same states. ``parameters``: what that finds as
-        ``context.parameters``. Returns when that is certain, whatever dies then.
+        ``context.parameters``. ``k``: how many rows ``top_k`` shows, fewer than until now; those behind them are taken
+        back. ``reset``, beside one of these or alone: the epoch begins with the stage emptied, and whoever follows its
+        changes sees all of it taken back. Returns when that is certain, whatever dies then.
         """
         hub = self.hub
         self._live.changes.refuse_inside()
         with self._changing:
             public, node = self._found(stage)
             planned = hub._planned_of[node]
-            given = {"where": where, "function": function, "parameters": parameters}
+            given = {"where": where, "function": function, "parameters": parameters, "k": k}
             said = {what: value for what, value in given.items() if value is not None}
-            if len(said) != 1:
+            if len(said) > 1 or not (said or reset):
                 raise PlanError(
                     "run.update replaces one thing of a stage at a time.",
                     safe="Nothing was changed.",
-                    todo="Give where=, function= or parameters=.",
+                    todo="Give where=, function=, parameters= or k=; reset=True beside one of them, or alone.",
                 )
-            ((what, value),) = said.items()
-            text = self._as_text(public, planned.plan.operator, what, value)
+            if reset:
+                refuse_unemptied(planned)
+            text = {what: self._as_text(public, planned.plan.operator, what, value) for what, value in said.items()}
             was = hub._updates.was.get(public) or drawn_as(planned)
-            record = recalled.updated(public, was, what, text)
+            record = recalled.updated(public, was, text, reset=reset)
             made = recalled.changed(planned, record)
+            if k is not None and not reset:
+                refuse_more(planned, k)
             for item in made.inputs:
                 frames = hub._twins.leaf_frames(item.node)
                 with asking_spark(next(iter(frames.values())), f"change of '{public}'"):
                     read_alone(item, frames)
             made.plan.build()
             updates = hub._updates.following(record)
-            update = self._change(hub._plan_of(hub._jobs, updates, {node: made}), record)
+            update = self._change(hub._plan_of(hub._jobs, updates, {node: made}), record, [node.name] if reset else [])
             hub._planned_of[node] = made
-            hub._drop_later([node])
-            hub._updates.was[public] = was
-            hub._twins.forget(node)  # an equal one of before is equal no more
+            if said:
+                hub._drop_later([node])
+                hub._updates.was[public] = was
+                hub._twins.forget(node)  # an equal one of before is equal no more
             self._remember(updates)
         return update
 
@@ -216,16 +225,12 @@ class HubRun(Run):
         return [job.name for job in jobs if wanted & {node.name for node in job._called.values()}]
 
     def history(self) -> list[Change]:
-        """What was changed of this hub while it ran, the oldest first, also in earlier runs."""
+        """What was changed of this hub while it ran, the oldest first, also in earlier runs: the last 100 changes."""
         with self._jobs.log.ledger_lock:
-            graphs = self._ledger.graphs()
-        counted = set(graphs.before(graphs.newest))
-        found: list[Change] = []
-        for graph in (one for one in graphs.later if one.live and one.version in counted):
-            record = graph.updates[-1] if graph.updates else {}
-            at = datetime.fromtimestamp(graph.created / 1000, UTC)
-            found += [Change(graph.version, line, str(record.get("by", "")), at) for line in graph.changes]
-        return found
+            past = Past.of(self._ledger.graphs())
+        return [
+            Change(one.version, one.text, one.by, datetime.fromtimestamp(one.at / 1000, UTC)) for one in past.changes
+        ]
 
     # --- look ---------------------------------------------------------------------------------------------
 
@@ -279,8 +284,8 @@ class HubRun(Run):
 
     # --- within -------------------------------------------------------------------------------------------
 
-    def _change(self, plan: Any, record: recalled.Record) -> Update:
-        return self._live.changes.change(plan, [recalled.text_of(record)])
+    def _change(self, plan: Any, record: recalled.Record, reset: Sequence[str] = ()) -> Update:
+        return self._live.changes.change(plan, [recalled.text_of(record)], record["by"], reset)
 
     def _remember(self, made: tuple[recalled.Record, ...]) -> None:
         self.hub._updates.made = made
@@ -308,7 +313,9 @@ class HubRun(Run):
             )
         return public, node
 
-    def _as_text(self, public: str, spec: Any, what: str, value: Any) -> str:
+    def _as_text(self, public: str, spec: Any, what: str, value: Any) -> Any:
+        if what == "k":
+            return value
         if what == "parameters":
             return parameters_text(value)
         if what == "where":

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import PlanError, StoreError
 from holdfast.plan.choices import one_of
 from holdfast.plan.compile import PlannedStage
-from holdfast.plan.updates import drawn_as, with_filter, with_function
+from holdfast.plan.updates import drawn_as, with_filter, with_function, with_limit
 
 if TYPE_CHECKING:
     from holdfast.api.hub import Hub, HubJob
 
 Record = Mapping[str, Any]
-FIELDS = ("where", "function", "parameters")
+FIELDS = ("where", "function", "parameters", "k")
 
 
 def added(job: HubJob) -> Record:
@@ -36,8 +36,8 @@ def removed(job: str) -> Record:
     return {"kind": "remove", "job": job, **_by()}
 
 
-def updated(stage: str, was: str, what: str, value: str) -> Record:
-    return {"kind": "update", "stage": stage, "was": was, what: value, **_by()}
+def updated(stage: str, was: str, said: Mapping[str, Any], *, reset: bool) -> Record:
+    return {"kind": "update", "stage": stage, "was": was, **said, **({"reset": True} if reset else {}), **_by()}
 
 
 def _by() -> dict[str, Any]:
@@ -55,9 +55,9 @@ def text_of(record: Record) -> str:
             return f"job '{record['job']}' was added"
         case "remove":
             return f"job '{record['job']}' was removed"
-    what = next(field for field in FIELDS if field in record)
-    said = {"where": f"its filter is {record.get('where')}", "parameters": f"its parameters are {record.get(what)}"}
-    return f"stage '{record['stage']}': " + said.get(what, "its function is another")
+    said = {"where": "its filter is {}", "parameters": "its parameters are {}", "k": "its k is {}"}
+    told = [said.get(what, "its function is another").format(record[what]) for what in FIELDS if what in record]
+    return f"stage '{record['stage']}': " + ", ".join([*told, *(["it is emptied"] if record.get("reset") else [])])
 
 
 def as_function(pickled: bytes) -> str:
@@ -70,7 +70,9 @@ def changed(stage: PlannedStage, record: Record) -> PlannedStage:
         return with_filter(stage, record["where"])
     if "function" in record:
         return with_function(stage, function=base64.b64decode(record["function"]))
-    return with_function(stage, parameters=record["parameters"])
+    if "parameters" in record:
+        return with_function(stage, parameters=record["parameters"])
+    return with_limit(stage, record["k"]) if "k" in record else stage
 
 
 class Updates:
@@ -109,9 +111,11 @@ class Updates:
     def following(self, record: Record) -> tuple[Record, ...]:
         """Those that are in force with one more."""
         if record["kind"] == "update":
-            what = next(field for field in FIELDS if field in record)
+            what = next((field for field in FIELDS if field in record), None)
+            if what is None:
+                return self.made  # it was emptied once, and is not at every start
             kept = [one for one in self.made if not (one.get("stage") == record["stage"] and what in one)]
-            return (*kept, record)
+            return (*kept, {name: value for name, value in record.items() if name != "reset"})
         if record["kind"] == "add":  # if it was removed before, it is here again
             return (*(one for one in self.made if one["kind"] != "remove" or one["job"] != record["job"]), record)
         job = record["job"]

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.container.slices import HostedStage, Stages
-from holdfast.errors import StoreError
+from holdfast.errors import CorruptionError, StoreError
 from holdfast.log.graphs import Graphs
 from holdfast.log.records import GraphFile, Manifest, Prepare
 from holdfast.operators.stage import StagePlan
@@ -48,6 +48,13 @@ class FormerGraphs:
         version = self._graphs.version_of(prepare)
         found = self._known.get(version)
         if found is None:
+            if version <= self._graphs.newest and not self._graphs.knows(version):
+                raise CorruptionError(
+                    f"{GraphFile.file_of(version)} is gone, and the log of epoch {prepare.fence.epoch} is in its "
+                    "terms: a complete checkpoint above that epoch stands in for both.",
+                    safe="Nothing was changed.",
+                    todo="Go by that checkpoint; or bring the file back from a copy of the store.",
+                )
             then = self._lived_then(version) if version in self._lived else self._then(version, prepare)
             stages = sorted(then.stages, key=lambda stage: stage.plan.level)
             found = self._known[version] = replace(then, stages=stages)

@@ -11,7 +11,7 @@ from holdfast.log.records import Prepare
 from holdfast.operators.spec import Operator
 from holdfast.operators.stage import StagePlan
 from holdfast.state.rows import Rows
-from holdfast.state.slice import NEVER, EpochTime, SliceState
+from holdfast.state.slice import NEVER, EpochTime, SliceState, Turn
 from holdfast.wire.messages import StageFigures
 
 
@@ -50,7 +50,8 @@ class HostedStage:
         rows = [self._joined(part) for part in parts or [[] for _ in self.plan.inputs]]
         time = EpochTime(*self._watermarks(prepare), 1000 * prepare.clock)
         try:
-            state.apply(prepare.fence.epoch, *rows, time=time, peers=peers, feedback=prepare.feedback)
+            turn, fed = self._turn(prepare), prepare.feedback
+            state.apply(prepare.fence.epoch, *rows, time=time, peers=peers, feedback=fed, turn=turn)
         except FunctionError as error:
             raise error.of(self.plan.name) from error
 
@@ -65,7 +66,15 @@ class HostedStage:
         """Whether nothing happens to a slice that has no rows: time moves on for none of them. That is so by the log
         alone, so every copy of a slice passes over the same epochs."""
         before, after = self._watermarks(prepare)
-        return before == after and not self.operator.clocked and not self.operator.sweeps
+        moved = before != after or self._turn(prepare) is not None
+        return not moved and not self.operator.clocked and not self.operator.sweeps
+
+    def _turn(self, prepare: Prepare) -> Turn | None:
+        """What is left out turns when it has rows again: who reads it may be left out, too."""
+        name = self.plan.name
+        if name in prepare.left_out:
+            return None
+        return "reset" if name in prepare.resets else "cut" if name in prepare.cuts else None
 
     def figures(
         self,

@@ -21,6 +21,7 @@ from holdfast.driver.endpoint import Questions
 from holdfast.driver.open_sinks import Folders, open_sinks, sinks_of, without
 from holdfast.driver.options import Options
 from holdfast.errors import FencedError, PlanError
+from holdfast.log.past import Past
 from holdfast.log.records import GraphFile
 from holdfast.master import events as ev
 from holdfast.operators.stage import InputPlan, StagePlan
@@ -46,32 +47,34 @@ class LiveChanges:
     def __init__(self, run: LiveJob, questions: Questions, host: Host, options: Options) -> None:
         self._run, self._questions, self._host, self._options = run, questions, host, options
         self._changing = threading.Lock()
-        self._used = max((place.number for stage in run.plan.stages for place in stage.inputs), default=-1)
-        graphs = run.ledger.graphs()
-        for version in range(graphs.newest + 1):
-            places = [one["number"] for stage in graphs.stages(version) for one in stage["inputs"]]
-            self._used = max([self._used, *places])
+        places = (place.number for stage in run.plan.stages for place in stage.inputs)
+        self._used = max([Past.of(run.ledger.graphs()).input, *places])
 
-    def change(self, plan: JobPlan, told: Sequence[str]) -> Update:
+    def change(self, plan: JobPlan, told: Sequence[str], by: str = "", reset: Collection[str] = ()) -> Update:
         """Have that plan from the next epoch on. Returns when a prepare names it: then nothing takes it back.
 
-        ``told`` is for people.
+        ``told`` is for people, ``by`` whom it was asked for. ``reset`` are stages that the epoch empties.
         """
         run = self._run
         self.refuse_inside()
         with self._changing, contextlib.ExitStack() as between:
             run.refuse_stopped()
-            plan = self._fitted(plan)  # all that takes time, before an epoch has to wait for it
+            plan = self._fitted(plan, reset)  # all that takes time, before an epoch has to wait for it
+            limits = _limits(run.plan.stages)
+            cut = [stage.name for stage in plan.stages if _limit(stage) < limits.get(stage.name, 0)]
             plan.draw()
             come = [sink for sink in plan.sinks if sink.name not in run.jobs.sinks]
             opened = open_sinks(run.spark, run.file.job_id, come)
             folders = Folders(run.spark, run.file, run.ledger.store.uri, run.shell.history)
             self._await_rest(between)
             with between:
-                folders.take(opened.values(), run.jobs.log.sinks.counters)
-                graph = self._graph(plan, told)
+                folders.take(opened.values(), run.jobs.log.sinks)
+                graph = replace(self._graph(plan, told), by=by)
                 self._put(graph)
                 self._follow(plan, graph, opened)
+                log = run.jobs.log
+                log.resets = tuple(sorted({*log.resets, *reset}))
+                log.cuts = tuple(sorted({*log.cuts, *cut}))
                 epoch = run.shell.machine.committed + 1
             self._await_begun(epoch)
         return Update(graph.version, epoch)
@@ -127,14 +130,15 @@ class LiveChanges:
             shell.hurry()
             shell.wait_for(lambda: shell.machine.resting, LOOK_SECONDS)
 
-    def _fitted(self, plan: JobPlan) -> JobPlan:
+    def _fitted(self, plan: JobPlan, reset: Collection[str]) -> JobPlan:
         """As this run has it: sized, numbered; and nothing of it means another state."""
         before = self._run.plan.stages
         plan = plan.overflowing(self._options.on_overflow).sized(self._run.file.slices)
         used = StagePlan("", 1, (InputPlan(1, self._used),), before[0].operator) if self._used >= 0 else None
         plan = plan.numbered([[used] if used else [], before])
         known = {stage.name: stage for stage in before}
-        found = compare(before, plan.stages)
+        asked = _limits(plan.stages)
+        found = compare([_shown_as(stage, asked.get(stage.name, 0), reset) for stage in before], plan.stages)
         reshaped = [
             f"stage '{stage.name}': its state would have another shape"
             for stage in plan.stages
@@ -175,6 +179,7 @@ class LiveChanges:
             names=dict(plan.notes.names),
             updates=[dict(one) for one in plan.notes.updates],
             packed=former.begun if former is not None and former.packs else None,
+            past=Past.of(ledger.graphs()).to_dict(),
         )
 
     def _put(self, graph: GraphFile) -> None:
@@ -207,3 +212,17 @@ class LiveChanges:
         run.shell.tell(ev.SinksLeftOut(without(plan, jobs.log.left_out)))
         for line in graph.changes:
             run.shell.history.note("changed", line)
+
+
+def _limit(stage: StagePlan) -> int:
+    return 0 if stage.operator.limit is None else stage.operator.limit
+
+
+def _limits(stages: Sequence[StagePlan]) -> dict[str, int]:
+    return {stage.name: _limit(stage) for stage in stages}
+
+
+def _shown_as(stage: StagePlan, limit: int, reset: Collection[str]) -> StagePlan:
+    """As it may go on: it can show fewer rows, and more of them if it begins anew."""
+    may = limit and (limit < _limit(stage) or stage.name in reset)
+    return replace(stage, operator=stage.operator.limited(limit)) if may else stage

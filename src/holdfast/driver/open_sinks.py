@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from holdfast.driver.history import History
 from holdfast.driver.live_job import SECTION
+from holdfast.driver.store import SinkCounters
 from holdfast.errors import StoreError
 from holdfast.log.records import JobFile
 from holdfast.plan.compile import Plan
@@ -83,24 +84,28 @@ def _read_by(sink: SinkPlan) -> tuple[str, ...]:
 
 
 class Folders:
-    """Spark's file sink skips numbers that it has seen: a folder must be as far as this store says it is, and ours."""
+    """Spark's file sink skips numbers that it has seen, and leaves none out: a folder must be as far as this store says
+    it is, and ours. Only of a sink that was dropped with an epoch, the folder says whether it had that."""
 
     def __init__(self, spark: SparkSession, file: JobFile, store: str, history: History) -> None:
         self._spark, self._file, self._store, self._history = spark, file, store, history
 
-    def take(
-        self, sinks: Iterable[Sink], counters: Mapping[str, int], given: Collection[str] = (), epoch: int = 0
-    ) -> None:
+    def take(self, sinks: Iterable[Sink], counters: SinkCounters, given: Collection[str] = (), epoch: int = 0) -> None:
         """``given`` are those that ``epoch``, which is prepared, goes to."""
-        for sink in (sink for sink in sinks if isinstance(sink, FileSink)):
+        for sink in sinks:
+            *_, expected = may_be = counters.may_be_at(sink.name)
+            if not isinstance(sink, FileSink):
+                counters.is_at(sink.name, expected)  # any other may leave a number out
+                continue
             ours = Claim(self._file.job_id, sink.name, self._file.name, self._store)
             claimed = claims.look(self._spark, sink.path, ours)
-            expected = counters.get(sink.name, -1)
             if sink.name in given and sink.mend(expected + 1):
                 what = f"sink '{sink.name}': what it had of epoch {epoch} is written again"
                 self._history.note("mended", what)
             there = sink.newest()
-            if there != expected and not (sink.name in given and there == expected + 1):
+            if there in may_be:
+                counters.is_at(sink.name, there)
+            elif not (sink.name in given and there == expected + 1):
                 raise StoreError(
                     f"Sink '{sink.name}' writes to {sink.path}, where {there + 1} epochs of it are, "
                     f"but this store knows of {expected + 1}.",

@@ -29,7 +29,7 @@ from holdfast.driver.open_sinks import Folders, open_sinks, sinks_of, without
 from holdfast.driver.options import Options
 from holdfast.driver.routes import Routes
 from holdfast.driver.sizes import Sizes
-from holdfast.driver.store import Feedback, SinkCounters, StoreHandlers
+from holdfast.driver.store import Feedback, SinkCounters, StoreHandlers, yet_to_turn
 from holdfast.driver.watermarks import Timekeeper
 from holdfast.errors import ContainerError, CorruptionError, PlanError, StoreError
 from holdfast.launch.executors import ExecutorLauncher
@@ -141,7 +141,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
             owner.incarnation,
             history,
             notes,
-            SinkCounters(tuple(sinks), dict(found.counters), frozenset(options.drop_sinks)),
+            SinkCounters(tuple(sinks), dict(found.counters), frozenset(options.drop_sinks), dict(found.unsure)),
             found.time,
             sizes,
             plan.stages,
@@ -164,6 +164,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
             sinks=sinks,
         )
         log.left_out = found.left_out
+        log.resets, log.cuts = found.turns
         shell = Shell(brain, fleet, log, jobs, sizes, counts, options.sinks_at_once)
         questions = Questions(file, owner.incarnation, plan, brain, routes, fleet)
         desk.table.add(questions)
@@ -175,7 +176,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
         opened.pop_all()
         opened.callback(run.stop)
         tokens.keep(file.job_id, owner.incarnation, token)
-        Folders(spark, file, store.uri, history).take(sinks.values(), found.counters, found.given, found.committed + 1)
+        Folders(spark, file, store.uri, history).take(sinks.values(), log.sinks, found.given, found.committed + 1)
         _begin(run, found, options)
         opened.pop_all()
     return run
@@ -250,12 +251,16 @@ class Found:
     commit: Commit | None
     prepared: tuple[ev.Prepared, ...]
     counters: Mapping[str, int]
+    unsure: Mapping[str, int]
+    """Of sinks that were dropped with an epoch, and are not back."""
     given: tuple[str, ...]
     """The sinks that the prepared epoch goes to."""
     time: Timekeeper
     """As the last committed epoch left it, and as far as the next one has been prepared."""
     left_out: tuple[str, ...] = ()
     """Stages that the newest epoch goes along without."""
+    turns: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    """Stages that the next epoch is to empty, and to cut down."""
 
     @property
     def committed(self) -> int:
@@ -273,6 +278,7 @@ def _look(ledger: Ledger, plan: JobPlan, options: Options) -> Found:
             todo="Bring the file back from a copy of the store.",
         )
     counters = (last.sinks if commit is None or commit.sinks is None else commit.sinks) if last else {}
+    unsure = commit.dropped if commit is not None else {}
     drawn, prepared = [sink.name for sink in plan.sinks], []
     given: tuple[str, ...] = ()
     left_out = last.left_out if last else ()
@@ -284,11 +290,14 @@ def _look(ledger: Ledger, plan: JobPlan, options: Options) -> Found:
         left_out = found.left_out
         if level == 1:
             given = tuple(name for name in found.given_to(counters) if name not in options.drop_sinks)
+            back = {name: number - 1 for name, number in found.sinks.items() if name in unsure}
+            counters, unsure = {**counters, **back}, {name: at for name, at in unsure.items() if name not in back}
             if gone := [name for name in given if name not in drawn]:
                 raise sink_is_gone(gone, committed + 1)
         prepared.append(ev.Prepared(level, found.fence, found.ranges, given))
     there = tuple(sorted(stage.name for stage in plan.stages if stage.name in left_out))
-    return Found(commit, tuple(prepared), counters, given, _timekeeper(ledger, plan, committed), there)
+    time, turns = _timekeeper(ledger, plan, committed), yet_to_turn(last) if last else ((), ())
+    return Found(commit, tuple(prepared), counters, unsure, given, time, there, turns)
 
 
 def _timekeeper(ledger: Ledger, plan: JobPlan, committed: int) -> Timekeeper:

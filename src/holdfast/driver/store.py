@@ -39,15 +39,30 @@ class SinkCounters:
     counters: dict[str, int] = field(default_factory=dict)
     dropped: frozenset[str] = frozenset()
     """Sinks that shall not get the epoch that was prepared for them."""
+    unsure: dict[str, int] = field(default_factory=dict)
+    """Of those that were dropped so and have not come back, the number of that epoch: they may have had it."""
 
     def moved_on(self) -> dict[str, int]:
         """As an epoch leaves them that goes to all sinks of the job."""
         return self.counters | {name: self.counters.get(name, -1) + 1 for name in self.drawn}
 
-    def left_by(self, prepare: Prepare, skipped: Collection[str]) -> dict[str, int]:
-        """As an epoch leaves them that was not given to all whom its prepare names."""
-        moved = {name: number for name, number in prepare.sinks.items() if name not in skipped}
-        return moved | {name: self.counters[name] for name in skipped if name in self.counters}
+    def left_by(self, prepare: Prepare, skipped: Collection[str]) -> tuple[dict[str, int], dict[str, int]]:
+        """As an epoch leaves them that was not given to all whom its prepare names; and those of which nobody knows."""
+        lost = {name: prepare.sinks[name] for name in prepare.given_to(self.counters) if name in self.dropped}
+        moved = {name: number for name, number in prepare.sinks.items() if name not in skipped and name not in lost}
+        moved |= {name: self.counters[name] for name in skipped if name in self.counters and name not in lost}
+        return moved, {name: number for name, number in self.unsure.items() if name not in moved} | lost
+
+    def may_be_at(self, sink: str) -> tuple[int, ...]:
+        """The numbers that a sink may say that it is at, the likeliest last."""
+        unsure = self.unsure.get(sink)
+        return (self.counters.get(sink, -1),) if unsure is None else (unsure - 1, unsure)
+
+    def is_at(self, sink: str, number: int) -> None:
+        """It is drawn, and goes on from there."""
+        if number >= 0:
+            self.counters[sink] = number
+        self.unsure.pop(sink, None)
 
     def given(self, prepare: Prepare) -> tuple[str, ...]:
         """The sinks that the epoch goes to, whoever prepared it."""
@@ -105,6 +120,9 @@ class StoreHandlers:
         self._sinks_begun = 0  # the newest epoch of which a sink may have something
         self.left_out: tuple[str, ...] = ()
         """Stages that go along without rows."""
+        self.resets: tuple[str, ...] = ()
+        self.cuts: tuple[str, ...] = ()
+        """Stages that the next epoch empties, or cuts down, before its rows."""
 
     def follow(self, stages: Sequence[StagePlan], sinks: tuple[str, ...], feeding: tuple[str, ...]) -> None:
         """The job has these stages, sinks and feedbacks from the next epoch on."""
@@ -112,6 +130,8 @@ class StoreHandlers:
         self.sinks.drawn = sinks
         self.feedback.drawn = feeding
         self._calling = _calling(stages)
+        there = {stage.name for stage in stages}
+        self.resets, self.cuts = (tuple(filter(there.__contains__, names)) for names in (self.resets, self.cuts))
 
     # --- routing, prepare, commit -------------------------------------------------------------------------
 
@@ -129,8 +149,10 @@ class StoreHandlers:
         epoch, level = instruction.fence.epoch, instruction.level
         if level == 1:
             clock, carried = self._first(instruction, attachments)
+            resets, cuts = self.resets, self.cuts
         else:  # an epoch has one clock
-            clock, carried = self.prepare_of(epoch, 1).clock, None
+            first = self.prepare_of(epoch, 1)
+            clock, carried, resets, cuts = first.clock, None, first.resets, first.cuts
         seen = (tag.times for tag in instruction.tags)
         times, before, after = self.time.advance(level, seen, lambda stage: self._sizes.opened(stage, epoch))
         ours = Prepare(
@@ -145,6 +167,8 @@ class StoreHandlers:
             routing=instruction.routing,
             sinks=self.sinks.moved_on(),
             left_out=self.left_out,
+            resets=resets,
+            cuts=cuts,
             spark=carried,
             feedback=self._fed(epoch, level),
             attachments=tuple(attachments),
@@ -208,11 +232,14 @@ class StoreHandlers:
         epoch = instruction.fence.epoch
         faults.place("driver", "after-sinks", epoch)
         with self.ledger_lock:
-            moved_on = self.sinks.left_by(self.prepare_of(epoch, 1), instruction.skipped)
+            prepare = self.prepare_of(epoch, 1)
+            left = self.sinks.left_by(prepare, instruction.skipped)
             fed = self.feedback.taken.get(epoch, {})
-            stored = self.ledger.put_commit(Commit(instruction.fence, instruction.ranges, moved_on, fed))
+            stored = self.ledger.put_commit(Commit(instruction.fence, instruction.ranges, *left, fed))
         faults.place("driver", "after-commit", epoch)
-        self.sinks.counters = dict(self.prepare_of(epoch, 1).sinks if stored.sinks is None else stored.sinks)
+        self.resets, self.cuts = yet_to_turn(prepare)
+        self.sinks.counters = dict(prepare.sinks if stored.sinks is None else stored.sinks)
+        self.sinks.unsure, self.sinks.dropped = dict(stored.dropped), frozenset()  # they were dropped with this one
         self.feedback.committed(stored.feedback)
         return ev.CommitStored(instruction.id, stored.fence, stored.ranges)
 
@@ -256,7 +283,9 @@ class StoreHandlers:
         where = {number: at for at, pack in enumerate(instruction.packs) for number in pack.slices}
         with self.ledger_lock:
             graphs, prepare = self.ledger.graphs(), self.ledger.get_prepare(instruction.epoch, 1)
-            lived = prepare is not None and any(one.live for one in graphs.later)  # else versions of before read it too
+            lived = prepare is not None and any(
+                one.live or one.kept for one in graphs.later
+            )  # else versions of before read it too
             manifest = Manifest(
                 instruction.epoch,
                 instruction.fence,
@@ -292,6 +321,13 @@ class StoreHandlers:
 def _calling(stages: Sequence[StagePlan]) -> frozenset[int]:
     """The levels that have functions of users."""
     return frozenset(stage.level for stage in stages if stage.operator.calls_users)
+
+
+def yet_to_turn(prepare: Prepare) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Of the stages that an epoch would have emptied or cut down, those that it went along without: they still have it
+    before them."""
+    resets, cuts = (tuple(filter(prepare.left_out.__contains__, names)) for names in (prepare.resets, prepare.cuts))
+    return resets, cuts
 
 
 def placed(

@@ -32,8 +32,9 @@ from holdfast.errors import FencedError, StoreError
 from holdfast.invariants import some
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import Pack, PackWriter, SliceState, pack_name
+from holdfast.log.past import Past
 from holdfast.log.records import SPARK, Fence, GraphFile, JobFile, Manifest
-from holdfast.operators.stage import StagePlan
+from holdfast.operators.stage import InputPlan, StagePlan
 from holdfast.plan.changes import Comparison, TableSource, compare, mapping, mends
 from holdfast.plan.compile import Notes
 from holdfast.plan.fingerprint import Fingerprint
@@ -51,10 +52,14 @@ BYTES_AT_ONCE = 512 << 20
 
 
 def history(ledger: Ledger, plan: JobPlan) -> list[Sequence[StagePlan]]:
-    """The stages of every graph that the job has had. A store from before they were written down has those of now."""
+    """The stages of every graph of the job that is still known, and the highest number that an input has had. A store
+    from before stages were written down has those of now."""
     graphs = ledger.graphs()
-    found = [graphs.stages(version) for version in range(graphs.newest + 1)]
-    return [[StagePlan.from_dict(one) for one in stages] if stages else positions(plan.stages) for stages in found]
+    found = [graphs.stages(version) for version in range(graphs.newest + 1) if graphs.knows(version)]
+    made: list[Sequence[StagePlan]]
+    made = [[StagePlan.from_dict(one) for one in stages] if stages else positions(plan.stages) for stages in found]
+    highest = Past.of(graphs).input
+    return made if highest < 0 else [[StagePlan("", 1, (InputPlan(1, highest),), plan.stages[0].operator)], *made]
 
 
 def look(ledger: Ledger, file: JobFile, plan: JobPlan, drop: Sequence[str] = ()) -> Upgrade | None:
@@ -230,7 +235,7 @@ class Upgrade:
         """Convert the state and put the new graph in its place. For the owner of the job only: it must be the one that
         nobody else prepares epochs for."""
         began, (epoch, mended) = time.monotonic(), self.standing()
-        former = self._ledger.graph()
+        former, graphs = self._ledger.graph(), self._ledger.graphs()
         version = self._ledger.next_graph()
         spark = self._ledger.spark
         if self.moves_sources:
@@ -258,6 +263,7 @@ class Upgrade:
             former=former.version if former is not None and former.version != version - 1 else None,
             names=dict(self._notes.names),
             updates=[dict(one) for one in self._notes.updates],
+            past=Past.of(graphs).to_dict() if any(one.past for one in graphs.later) else {},
         )
         if not self._converts:  # log and checkpoints are in the terms of both
             kept = (former.epoch, former.packs, former.slices, former.mends) if former else (0, [], [], 0)

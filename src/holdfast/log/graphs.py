@@ -1,4 +1,5 @@
-"""The graphs that a job has had: ``job.json`` has version 0, each file in ``graph/`` a later one.
+"""The graphs that a job has had: ``job.json`` has version 0, each file in ``graph/`` a later one. The oldest files go
+in time (``janitor``).
 
 What the log has of an epoch is in the terms of one of them, which its prepare names: where a stage stood, and by which
 numbers its inputs are known in the segments.
@@ -17,19 +18,24 @@ from holdfast.log.records import UNNAMED, GraphFile, JobFile, Manifest, Prepare
 class Graphs:
     first: JobFile | None
     later: tuple[GraphFile, ...] = ()
-    """The oldest first, without a gap; also those that never counted."""
+    """The oldest that is still there first, without a gap; also those that never counted."""
 
     @property
     def newest(self) -> int:
         return self.later[-1].version if self.later else 0
 
+    def knows(self, version: int) -> bool:
+        return version == 0 or any(one.version == version for one in self.later)
+
     def before(self, version: int, *, live: bool = False) -> list[int]:
-        """This version and those that it came from, the newest first; if ``live``, only as far as every shape of state
-        was kept: what the log has in terms of any of those goes on in terms of the next."""
+        """This version and those that it came from and that are known, the newest first; if ``live``, only as far as
+        every shape of state was kept: what the log has in terms of any of those goes on in terms of the next."""
         known = {one.version: one for one in self.later}
         found = [version]
         while version in known and (known[version].live or known[version].kept or not live):
             version = known[version].follows
+            if version and version not in known:
+                break
             found.append(version)
         return found
 

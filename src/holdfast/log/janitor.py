@@ -9,9 +9,11 @@ Nothing goes that somebody may still need, who may be an older driver that has l
   it, or after an hour if its driver was replaced: whoever wrote it has given it up;
 - marks go with their epoch's commit, which says more; files in the making after ten minutes, routing tables but for
   the last ones;
-- another folder of Spark's checkpoint goes when epochs of the new graph are committed: nobody goes back behind those.
+- another folder of Spark's checkpoint goes when epochs of the new graph are committed: nobody goes back behind those;
+- a graph goes when nothing that can still be replayed or loaded is in its terms, and the one that the job has says what
+  must be known of it (``log.past``).
 
-Owners stay, since a replaced driver looks for the one after its own; so does the history of graphs.
+Owners stay, since a replaced driver looks for the one after its own.
 """
 
 from __future__ import annotations
@@ -67,6 +69,8 @@ class Held:
     graph: GraphFile | None = None
     committed_graph: int = 0  # in whose terms the last committed epoch is
     folders: tuple[str, ...] = ()  # of Spark's checkpoints
+    graphs: tuple[int, ...] = ()  # the versions that have a file
+    terms: Mapping[int, int] = field(default_factory=dict)  # epochs → the graphs of those prepares that were looked at
 
 
 def may_go(held: Held, up_to: int) -> list[str]:
@@ -81,6 +85,18 @@ def may_go(held: Held, up_to: int) -> list[str]:
         *(name for name, age in held.making.items() if age > MAKING_SECONDS),
         *(f"{folder}/" for folder in held.folders if _folder_may_go(held, folder)),
     ]
+
+
+def graphs_may_go(held: Held, up_to: int) -> list[str]:
+    """The same for graphs, which are the job's and not the section's; the oldest first, so that there is never a gap.
+
+    The graphs of epochs never fall, so of the log that stays the first prepare has the oldest.
+    """
+    terms, newest = held.terms.get(cut_of(held.manifests, up_to) + 1), held.graph
+    if newest is None or not newest.past or terms is None:
+        return []
+    oldest = min([terms, newest.version, *(-1 if one.graph is None else one.graph for one in held.manifests[-2:])])
+    return [GraphFile.file_of(version) for version in sorted(held.graphs) if version < oldest]
 
 
 def cut_of(manifests: Iterable[Manifest], up_to: int) -> int:
@@ -140,12 +156,12 @@ class Janitor:
     def round(self, up_to: int) -> list[str]:
         """What was deleted. ``up_to`` is the epoch that the log may be cut at."""
         ledger = Ledger(self._store, self._name)  # of its own: deleting much must not hold up an epoch's commit
-        held = self._held(ledger)
+        held = self._held(ledger, up_to)
         going = may_go(held, up_to)
         if any(name.startswith("prepare/") for name in going):
             self._settle()
         done = self._delete(ledger.section, going)
-        self._delete(self._store, self._job_wide())
+        self._delete(self._store, [*graphs_may_go(held, up_to), *self._job_wide()])
         return done
 
     def _delete(self, store: Store, names: Iterable[str]) -> list[str]:
@@ -160,7 +176,7 @@ class Janitor:
             done.append(name)
         return done
 
-    def _held(self, ledger: Ledger) -> Held:
+    def _held(self, ledger: Ledger, up_to: int) -> Held:
         section = ledger.section
         segments = {
             f"log/{name}": (parsed.fence.epoch, parsed.level)
@@ -174,6 +190,8 @@ class Janitor:
         last = ledger.get_prepare(commit.fence.epoch, 1) if commit else None
         within = [ledger.spark + tail for tail in ("", "/offsets", "/commits")]
         within += [f"{ledger.spark}/sources/{name}" for name in section.list_folders(f"{ledger.spark}/sources")]
+        manifests = tuple(ledger.manifests(on_corrupt=lambda _: None))
+        above = ledger.get_prepare(cut_of(manifests, up_to) + 1, 1)
         return Held(
             self._incarnation,
             segments,
@@ -182,7 +200,7 @@ class Janitor:
             {f"prepare/{name}": int(match[1]) for name in files if (match := _MARK.fullmatch(name))},
             {f"prepare/{name}": int(match[1]) for name in files if (match := _WITHOUT.fullmatch(name))},
             tuple(int(name) for name in section.list("commit") if name.isdecimal()),
-            tuple(ledger.manifests(on_corrupt=lambda _: None)),
+            manifests,
             tuple(
                 int(name.removesuffix(".complete"))
                 for name in section.list("checkpoint")
@@ -193,6 +211,8 @@ class Janitor:
             ledger.graph(),
             last.graph if last else 0,
             folders,
+            tuple(ledger.graph_versions()),
+            {} if above is None else {above.fence.epoch: ledger.graphs().version_of(above)},
         )
 
     def _named(

@@ -121,21 +121,26 @@ class Ledger(Marks):
         """The job has that graph now: somebody has named it."""
         self._graph = (graph,)
 
+    def graph_versions(self) -> list[int]:
+        """Those that have a file."""
+        return self._graphs.numbers()
+
     def next_graph(self) -> int:
         """The number of the next one: those that never counted keep theirs."""
         newest = self._graphs.newest()
         return newest.version + 1 if newest is not None else 1
 
     def graphs(self) -> Graphs:
-        """All that the job has had, up to the one it has."""
+        """All that the job has had, up to the one it has, as far as their files are there."""
         newest = self.graph()
         if self._history is None or self._history.newest != (newest.version if newest else 0):
-            known = self._history or Graphs(self.find_job())
-            later = [
-                self._graphs.get(version) for version in range(known.newest + 1, newest.version + 1 if newest else 0)
-            ]
-            kept = [one for one in known.later if newest is not None and one.version <= newest.version]
-            self._history = Graphs(known.first or self.find_job(), (*kept, *(one for one in later if one is not None)))
+            known = {one.version: one for one in self._history.later} if self._history else {}
+            # Of those that have gone from the store nothing is kept here either.
+            versions = [one for one in self._graphs.numbers() if newest is not None and one < newest.version]
+            later = [known.get(version) or self._graphs.get(version) for version in versions] + [newest]
+            first = self._history.first if self._history else None
+            self._history = Graphs(first or self.find_job(), tuple(one for one in later if one is not None))
+            self._names = {}
         return self._history
 
     @property
@@ -209,9 +214,7 @@ class Ledger(Marks):
             return {}
         if (version, now) not in self._names:
             names: dict[str, str] = {}
-            for later in range(version + 1, now + 1):
-                graph = self._graphs.get(later)
-                step = graph.renamed if graph is not None else {}
+            for step in [one.renamed for one in self.graphs().later if version < one.version <= now]:
                 names = {old: step.get(new, new) for old, new in names.items()} | {
                     old: new for old, new in step.items() if old not in names
                 }

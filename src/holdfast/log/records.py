@@ -133,6 +133,8 @@ class Prepare:
     sinks: dict[str, int] = field(default_factory=dict)
     graph: int = 0  # the version of the graph in whose terms it is
     left_out: tuple[str, ...] = ()  # stages that go along without rows, because their job has raised
+    resets: tuple[str, ...] = ()  # stages that are emptied before its rows
+    cuts: tuple[str, ...] = ()  # stages that show fewer rows than they have until then
     spark: Carried | None = None  # of level 1
     feedback: Mapping[str, bytes] = field(default_factory=dict)
     """What the commit before holds for functions, and nothing of what is to be fed back from now on. Repeated here, so
@@ -161,8 +163,9 @@ class Prepare:
         said |= {"fence": asdict(self.fence), "segments": [asdict(ref) for ref in self.segments]}
         said["ranges"] = _ranges_to(self.ranges)
         said["spark"] = asdict(self.spark) if self.spark else None
-        if not self.left_out:
-            del said["left_out"]
+        for name in ("left_out", "resets", "cuts"):
+            if not said[name]:
+                del said[name]
         fed = said.pop("feedback")
         return _pack(b"prep", said | _names_of(fed), (*self.attachments, *fed.values()))
 
@@ -173,7 +176,7 @@ class Prepare:
         said.setdefault("graph", UNNAMED)
         said["fence"] = Fence(**said["fence"])
         said["ranges"] = _ranges_from(said)
-        said["left_out"] = tuple(said.get("left_out", ()))
+        said |= {name: tuple(said.get(name, ())) for name in ("left_out", "resets", "cuts")}
         said["segments"] = tuple(_segment_from(ref) for ref in said["segments"])
         if spark := said.get("spark"):
             said["spark"] = Carried(**(spark | {"names": tuple(spark["names"])}))
@@ -282,12 +285,15 @@ class Commit:
     """That an epoch is done.
 
     ``sinks`` are their numbers as it leaves them: one that had no rows was not called, and keeps its number. None, as
-    in stores of before: all that the prepare names were called. ``feedback`` is what functions see in the next epoch.
+    in stores of before: all that the prepare names were called. ``dropped`` were given up while an epoch was prepared
+    for them, and have not come back: the number of that epoch, of which nobody but they know whether they had it.
+    ``feedback`` is what functions see in the next epoch.
     """
 
     fence: Fence
     ranges: Ranges
     sinks: dict[str, int] | None = None
+    dropped: dict[str, int] = field(default_factory=dict)
     feedback: Mapping[str, bytes] = field(default_factory=dict)
 
     @staticmethod
@@ -305,13 +311,14 @@ class Commit:
     def to_bytes(self) -> bytes:
         said = {"fence": asdict(self.fence), "ranges": _ranges_to(self.ranges)}
         said |= {} if self.sinks is None else {"sinks": self.sinks}
+        said |= {"dropped": self.dropped} if self.dropped else {}
         return _pack(b"cmit", said | _names_of(self.feedback), tuple(self.feedback.values()))
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> Commit:
         said, attachments = _unpack(data, name, b"cmit")
         fed, _ = _fed(said, attachments)
-        return cls(Fence(**said["fence"]), _ranges_from(said), said.get("sinks"), fed)
+        return cls(Fence(**said["fence"]), _ranges_from(said), said.get("sinks"), said.get("dropped", {}), fed)
 
 
 @dataclass(frozen=True)
@@ -464,7 +471,10 @@ class GraphFile:
     updates: list[dict[str, Any]] = field(default_factory=list)
     """What was changed while the job ran, beside what its program draws: to be changed again at its next start."""
     packed: int | None = None  # the version that ``packs`` were made for; None: this one
+    by: str = ""  # who asked for it, where somebody did while the job ran
     kept: bool = False  # no shape of any state is another than in the graph before, though it was made at a start
+    past: dict[str, Any] = field(default_factory=dict)
+    """What is to be known of the graphs before it when their files are gone (``log.past``)."""
 
     @staticmethod
     def file_of(version: int) -> str:
@@ -500,12 +510,12 @@ class GraphFile:
         return cls(**_from_json(data, name))
 
 
-_LATER = {"live", "former", "names", "updates", "packed", "kept"}
+_LATER = {"live", "former", "names", "updates", "packed", "kept", "past", "by"}
 
 
 def _without_later(said: dict[str, Any]) -> dict[str, Any]:
     """What only hubs and live changes have is left out elsewhere: versions of before read the rest."""
-    nothing: tuple[object, ...] = (False, None, {}, [])
+    nothing: tuple[object, ...] = (False, None, {}, [], "")
     return {
         name: value
         for name, value in said.items()

@@ -66,6 +66,10 @@ class StageSpec(AggregatingSpec):
     def takes_back(self) -> bool:
         return self.updating_input
 
+    @property
+    def empties(self) -> bool:
+        return not self.updating_input
+
     def partials(self) -> Partials | None:
         columns = self.partial_columns()
         return None if columns is None else Partials(columns)

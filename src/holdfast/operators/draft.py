@@ -98,3 +98,10 @@ def refuse_unlike_keys(one: Sequence[Column], other: Sequence[Column], whose: st
 def all_columns(item: DraftInput, role: str = "column", *, keys: bool = False) -> tuple[int, ...]:
     """Everything that its rows have beside the key, or with it."""
     return tuple(item.values.add(name, role) for name in item.columns if keys or name not in item.key_names)
+
+
+def order_of(item: DraftInput, by: Sequence[tuple[Given, bool]], *, keys: bool = False) -> tuple[tuple[int, bool], ...]:
+    """The columns to order by; all others come along."""
+    order = tuple((item.values.add(value, "order"), descending) for value, descending in by)
+    all_columns(item, keys=keys)
+    return order

@@ -43,6 +43,7 @@ class KeyedOperator:
     clocked = False
     sweeps = False
     gradual = False
+    stands = False
     outputs: Mapping[str, Fields]
     state: Fields
 

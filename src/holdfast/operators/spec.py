@@ -116,6 +116,21 @@ class Spec:
         return None
 
     @property
+    def limit(self) -> int | None:
+        """How many rows it shows of a group; None: all that there are."""
+        return None
+
+    def limited(self, limit: int) -> Self:
+        """The same that shows so many."""
+        raise NotImplementedError
+
+    @property
+    def empties(self) -> bool:
+        """Whether it can be emptied between two epochs: nothing that it gets then is taken back later, and all that it
+        has put out and may take back, it can take back at once."""
+        return not self.updates and not self.takes_back
+
+    @property
     def holds_rows_by_key(self) -> bool:
         """Whether it has one row for a key, that others may look up."""
         return False

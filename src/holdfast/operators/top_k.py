@@ -17,7 +17,7 @@ order in which the epoch's rows name them, rows by rank.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,7 @@ import pyarrow as pa
 from holdfast.errors import FunctionError, PlanError
 from holdfast.operators.ahead import Cut, ordered
 from holdfast.operators.bounds import Columns, Reading
-from holdfast.operators.draft import Draft, DraftInput, Given, all_columns
+from holdfast.operators.draft import Draft, Given, order_of
 from holdfast.operators.keyed import Fields, KeyedOperator, refuse_doubles, schema_of
 from holdfast.operators.spec import Column, Spec
 from holdfast.state.columns import INT, Arena, Array, ColumnSpec, Ints
@@ -113,19 +113,23 @@ class TopKSpec(Spec):
     def windowed(self) -> bool:
         return self.final_input
 
+    @property
+    def limit(self) -> int:
+        return self.k
+
+    def limited(self, limit: int) -> TopKSpec:
+        return replace(self, k=limit)
+
+    @property
+    def empties(self) -> bool:
+        return not self.updating_input
+
     def cut(self) -> Cut | None:
         """What is behind the k-th never comes back, unless what is before it can be taken back."""
         return None if self.updating_input else Cut(self.k, ordered(self.order))
 
     def bounds(self, name: str, inputs: Sequence[Reading], ports: Mapping[str, Sequence[str]]) -> Mapping[str, Columns]:
         return {MAIN: inputs[0].columns if self.final_input else inputs[0].bounded_keys}
-
-
-def order_of(item: DraftInput, by: Sequence[tuple[Given, bool]], *, keys: bool = False) -> tuple[tuple[int, bool], ...]:
-    """The columns to order by; all others come along."""
-    order = tuple((item.values.add(value, "order"), descending) for value, descending in by)
-    all_columns(item, keys=keys)
-    return order
 
 
 @dataclass(frozen=True)
@@ -153,6 +157,7 @@ class TopKOperator(KeyedOperator):
         self._payload = self.payloads[0]
         self._order = Order(self._payload.types, spec.order)
         self._all_ties = spec.ties == "all"
+        self.stands = not spec.final_input
         shown = Layout(self.codec.words + 1, self.codec.tail, (SIZE, _RANK, *self._payload.columns), alive=0)
         self.layouts: tuple[Layout, ...] = (shown,)
         if spec.updating_input:
@@ -182,6 +187,18 @@ class TopKOperator(KeyedOperator):
             self._update(work, rows)
         else:
             self._append(work, rows)
+
+    def cut_down(self, work: Work) -> None:
+        table = work.tables[0]
+        living = np.flatnonzero(table.columns[0][: table.rows])
+        gone = living[table.columns[1][living] > self.spec.k]
+        if not len(gone):
+            return
+        self._take_back(work, gone)
+        heads = table.find(table.keys(gone).shortened(1).extended(np.zeros(len(gone), np.int64)))
+        work.touch(np.unique(heads))
+        np.subtract.at(table.columns[0], heads, 1)
+        work.bury(gone)
 
     # -- inputs of the three kinds
 
@@ -304,8 +321,7 @@ class TopKOperator(KeyedOperator):
         return ranked(pool, self._order, rows, owners, ties=self._all_ties, deep=deep)
 
     def _cut(self, order: Ranked) -> Ranked:
-        first = np.flatnonzero(order.ranks <= self.spec.k)
-        return Ranked(order.rows[first], order.groups[first], order.positions[first], order.ranks[first])
+        return order.take(np.flatnonzero(order.ranks <= self.spec.k))
 
     def _replace(
         self,
@@ -322,10 +338,8 @@ class TopKOperator(KeyedOperator):
         table, old = work.tables[0], len(groups.slots)
         gone = changed[groups.owners]
         self._take_back(work, groups.slots[gone])
-        mine = np.flatnonzero(changed[first.groups])
-        rows, owners, positions, ranks = (
-            array[mine] for array in (first.rows, first.groups, first.positions, first.ranks)
-        )
+        mine = first.take(np.flatnonzero(changed[first.groups]))
+        rows, owners, positions, ranks = mine.rows, mine.groups, mine.positions, mine.ranks
         sizes = np.bincount(owners, minlength=len(changed))
 
         # Positions that the group had keep their slots; the others get new ones.

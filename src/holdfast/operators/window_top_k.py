@@ -10,7 +10,7 @@ The order of what is put out: by the end of the window, then in slot order.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +18,11 @@ import pyarrow as pa
 from holdfast.invariants import some
 from holdfast.operators.ahead import MANY, Cut, ordered
 from holdfast.operators.bounds import END, START, Bound, Columns, Reading
-from holdfast.operators.draft import Draft, Given, refuse_updating
+from holdfast.operators.draft import Draft, Given, order_of, refuse_updating
 from holdfast.operators.grid import Grid
 from holdfast.operators.keyed import Fields, refuse_doubles, schema_of
 from holdfast.operators.spec import Column, Spec
-from holdfast.operators.top_k import TopKOperator, TopKSpec, order_of
+from holdfast.operators.top_k import TopKOperator, TopKSpec
 from holdfast.operators.window import TIMESTAMP
 from holdfast.state import arrow
 from holdfast.state.columns import NO_BYTES, NO_INTS, Ints
@@ -79,6 +79,13 @@ class WindowTopKSpec(Spec):
     def label(self) -> str:
         return f"top {self.k} of windows"
 
+    @property
+    def limit(self) -> int:
+        return self.k
+
+    def limited(self, limit: int) -> WindowTopKSpec:
+        return replace(self, k=limit)
+
     def cut(self) -> Cut | None:
         return Cut(self.k, ordered(self.order), (f"v{self.time}", self.size, self.offset))
 
@@ -92,6 +99,7 @@ class WindowTopKOperator(TopKOperator):
 
     def __init__(self, spec: WindowTopKSpec) -> None:
         super().__init__(TopKSpec(spec.keys, spec.values, spec.order, spec.k, spec.ties, spec.rank))
+        self.stands = False
         self._time = spec.time
         self._grid = Grid(spec.size, spec.size, spec.offset)
         (shown,) = self.layouts

@@ -72,6 +72,49 @@ def with_function(stage: PlannedStage, function: bytes | None = None, parameters
     return with_operator(stage, spec)
 
 
+def with_limit(stage: PlannedStage, limit: int) -> PlannedStage:
+    """It shows so many rows of a group."""
+    if stage.plan.operator.limit is None:
+        raise PlanError(
+            f"Stage '{stage.plan.name}' is {stage.label}: it has no k.",
+            safe="Nothing was changed.",
+            todo="Only a stage of top_k(…) has.",
+        )
+    if type(limit) is not int or limit < 1:
+        raise PlanError(f"{limit!r} is no number of rows.", safe="Nothing was changed.", todo="Give k=1 or more.")
+    return with_operator(stage, stage.plan.operator.limited(limit))
+
+
+def refuse_more(stage: PlannedStage, limit: int) -> None:
+    now = some(stage.plan.operator.limit, "it has one")
+    if limit > now:
+        raise PlanError(
+            f"Stage '{stage.plan.name}' keeps the first {now}, so there is nothing that the first {limit} could be "
+            "made of: what was behind them is gone.",
+            safe="Nothing was changed.",
+            todo=f"Begin anew with run.update(…, k={limit}, reset=True); or add a job with k={limit}, and remove this "
+            "one.",
+        )
+
+
+def refuse_unemptied(stage: PlannedStage) -> None:
+    """``reset`` takes back all that a stage has put out, as far as anybody would, and forgets it."""
+    if any(item.updating for item in stage.inputs):
+        raise PlanError(
+            f"Stage '{stage.plan.name}' reads rows that can be taken back: once it is empty it would be told to take "
+            "back what it has forgotten.",
+            safe="Nothing was changed.",
+            todo="Reset the stage below: what it takes back then empties this one, too.",
+        )
+    if not stage.plan.operator.empties:
+        raise PlanError(
+            f"Stage '{stage.plan.name}' is {stage.label} with results that are put out before they are final: what of "
+            "them stands is not kept, so it cannot be taken back at once.",
+            safe="Nothing was changed.",
+            todo="Add a job with a stage like this one, and remove this job.",
+        )
+
+
 def drawn_as(stage: PlannedStage) -> str:
     """Equal for stages that were drawn alike, as far as it can be told from one start to the next."""
     filters = [[step.text for step in steps(item.node) if step.label == WHERE] for item in stage.inputs]

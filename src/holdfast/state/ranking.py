@@ -80,6 +80,9 @@ class Ranked:
     positions: Ints
     ranks: Ints
 
+    def take(self, at: Ints) -> Ranked:
+        return Ranked(self.rows[at], self.groups[at], self.positions[at], self.ranks[at])
+
 
 def ranked(pool: Pool, order: Order, rows: Ints, groups: Ints, *, ties: bool, deep: int | None = None) -> Ranked:
     """Rank ``rows`` of the pool within ``groups``, numbers from 0 on. With ``ties``, equal rows share a rank.

@@ -21,7 +21,7 @@ from holdfast.state.keys import KeyRows
 from holdfast.state.rows import Rows
 from holdfast.state.table import Layout, Table
 from holdfast.state.undo import Snapshot
-from holdfast.state.work import MAIN, NEVER, NO_PEERS, NO_TIME, EpochTime, Work
+from holdfast.state.work import MAIN, NEVER, NO_PEERS, NO_TIME, EpochTime, Turn, Work
 
 __all__ = [
     "MAIN",
@@ -31,6 +31,7 @@ __all__ = [
     "Mode",
     "SliceOperator",
     "SliceState",
+    "Turn",
     "Work",
     "read_copy",
 ]
@@ -57,13 +58,15 @@ class SliceState(Protocol):
         time: EpochTime = NO_TIME,
         peers: Mapping[str, SliceState] = NO_PEERS,
         feedback: Mapping[str, bytes] = NO_FEEDBACK,
+        turn: Turn | None = None,
     ) -> None:
         """Bring the slice from ``epoch`` - 1 to ``epoch``. If it raises, the slice is as it was.
 
         An input may come in pieces where its operator is gradual; what comes of it is the same.
 
         ``peers`` are the same slice of stages that this one looks into, which have applied the epoch already;
-        ``feedback`` is what the epoch before has fed back.
+        ``feedback`` is what the epoch before has fed back. A ``turn`` comes before the rows; what stands no more by it
+        is taken back.
         """
 
     def run_by(self, operator: SliceOperator) -> None:
@@ -148,6 +151,8 @@ class SliceOperator(Protocol):
     """Whether every epoch forgets what the clock says, with rows or without."""
     gradual: bool
     """Whether the rows of an epoch may come in pieces: then it is ``Gradual`` too."""
+    stands: bool
+    """Whether the rows of the first table are what it has emitted and not taken back."""
 
     def due(self, tables: Sequence[Table]) -> int | None:
         """When it will: the clock in microseconds."""
@@ -166,6 +171,14 @@ class SliceOperator(Protocol):
 
     def empty(self, port: str) -> pa.RecordBatch:
         """No rows of that output."""
+
+
+@runtime_checkable
+class Cutting(Protocol):
+    """An operator that shows the first rows only, of which there may be fewer from an epoch on."""
+
+    def cut_down(self, work: Work) -> None:
+        """Of all groups, what is behind the first rows goes."""
 
 
 @runtime_checkable

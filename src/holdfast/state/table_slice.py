@@ -15,14 +15,14 @@ import pyarrow as pa
 from holdfast.errors import EpochGone
 from holdfast.invariants import Impossible, invariant
 from holdfast.state import copies
-from holdfast.state.columns import Array, Ints
+from holdfast.state.columns import NO_INTS, Array, Ints
 from holdfast.state.feedback import NO_FEEDBACK
 from holdfast.state.keys import KeyRows
 from holdfast.state.rows import Rows
-from holdfast.state.slice import Gradual, Mode, SliceOperator, SliceState
+from holdfast.state.slice import Cutting, Gradual, Mode, SliceOperator, SliceState
 from holdfast.state.table import Table
 from holdfast.state.undo import Snapshot, UndoSet
-from holdfast.state.work import MAIN, NO_PEERS, NO_TIME, Emitted, EpochTime, TakenBack, Work
+from holdfast.state.work import MAIN, NO_PEERS, NO_TIME, Emitted, EpochTime, TakenBack, Turn, Work
 
 PURGE_ABOVE = 1024
 """Below this many rows dead ones cost less than renumbering everybody."""
@@ -54,9 +54,14 @@ class TableSlice:
         time: EpochTime = NO_TIME,
         peers: Mapping[str, SliceState] = NO_PEERS,
         feedback: Mapping[str, bytes] = NO_FEEDBACK,
+        turn: Turn | None = None,
     ) -> None:
         invariant(epoch == self.epoch + 1, f"epoch {epoch} cannot follow {self.epoch}")
-        former = [self._purge(at, epoch) for at in range(len(self._tables))]
+        if turn == "reset":
+            former: list[Table | None] = [*self._tables]
+            self._tables = [_emptied(table, epoch) for table in self._tables]
+        else:
+            former = [self._purge(at, epoch) for at in range(len(self._tables))]
         self._leave_garbage()
         sets = [UndoSet.begin(epoch, table, was) for table, was in zip(self._tables, former, strict=True)]
         work = Work(epoch, time, self._tables, sets, peers, feedback)
@@ -65,6 +70,7 @@ class TableSlice:
         self.epoch, before, self.touched = epoch, self.touched, epoch
         self._living = None
         try:
+            self._turn(work, turn, former[0])
             whole = [one for one in inputs if one is None or isinstance(one, Rows)]
             if len(whole) == len(inputs):
                 self._operator.apply(work, *whole)
@@ -74,6 +80,14 @@ class TableSlice:
             self.undo()
             self.touched = before
             raise
+
+    def _turn(self, work: Work, turn: Turn | None, former: Table | None) -> None:
+        operator = self._operator
+        if turn == "cut" and isinstance(operator, Cutting):
+            operator.cut_down(work)
+        elif turn == "reset" and former is not None and operator.emits and operator.stands:
+            gone = Snapshot.of(former)
+            work.take_back(operator.finish, gone.living(gone.slots()), former)
 
     def run_by(self, operator: SliceOperator) -> None:
         self._operator = operator
@@ -266,7 +280,7 @@ class TableSlice:
         if self._operator.emits:
             return self._emitted[-1].rows
         last = self._last[0]
-        return len(last.slots) + self._tables[0].rows - last.rows
+        return len(last.slots) + self._tables[0].rows - last.rows + len(_emptied_rows(last))
 
     @property
     def due(self) -> int | None:
@@ -318,7 +332,25 @@ class TableSlice:
         rows, sign = changelog(
             self._operator, snapshot.table, (undo.slots, undo.columns), snapshot.changed(epoch - 1), snapshot.columns
         )
+        if undo.former is not None and len(gone := _emptied_rows(undo)):
+            withdrawn = self._finished(Snapshot.of(undo.former), gone)
+            rows, sign = pa.concat_batches([withdrawn, rows]), np.concatenate([np.full(len(gone), -1, np.int8), sign])
         return self._signed(rows, sign, "changelog")
+
+
+def _emptied(table: Table, epoch: int) -> Table:
+    """In its place: slots have other numbers from now on, as after a purge."""
+    made = Table(table.layout)
+    made.purged_at = epoch
+    return made
+
+
+def _emptied_rows(undo: UndoSet) -> Ints:
+    """The rows that an epoch began with emptying its table of; a purge leaves some behind."""
+    if undo.former is None or undo.rows:
+        return NO_INTS
+    gone = Snapshot.of(undo.former)
+    return gone.living(gone.slots())
 
 
 def changelog(

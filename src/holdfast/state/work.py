@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +43,8 @@ class EpochTime:
     clock: int = 0
 
 
+Turn = Literal["reset", "cut"]
+"""What happens to a slice before the rows of an epoch: it is emptied, or left with what its operator still shows."""
 NO_TIME = EpochTime()
 NO_PEERS: Mapping[str, SliceState] = {}
 
@@ -149,10 +151,10 @@ class Work:
             signs = np.ones(rows.num_rows, np.int8) if sign is None else sign.astype(np.int8)
             self.emitted.signs.setdefault(port, []).append(signs)
 
-    def take_back(self, finish: Finish, slots: Ints, table: int = 0) -> None:
+    def take_back(self, finish: Finish, slots: Ints, table: int | Table = 0) -> None:
         """Rows of a table that were put out as they are now, and are about to change, are not true any more."""
         if len(slots):
-            held = self.tables[table]
+            held = self.tables[table] if isinstance(table, int) else table
             # An arena never changes what it has, but it is left for another one when too much of it is garbage.
             arenas = [copy(arena) for arena in held.arenas]
             gone = TakenBack(finish, held.keys(slots), [column[slots] for column in held.columns], arenas)
