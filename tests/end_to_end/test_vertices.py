@@ -8,18 +8,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import micro_promotion
+import figure_seven
 import pytest
+from figure_seven import MicroPromotion, oracle
 from kit import NEVER
 from kit import until as until_within
-from micro_promotion import MicroPromotion, oracle
 from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql import SparkSession
 
 import holdfast as hf
 
 pytestmark = pytest.mark.spark
-register_pickle_by_value(micro_promotion)  # containers cannot import it
+register_pickle_by_value(figure_seven)  # containers cannot import it
 
 
 def drawn(base: Path, spark: SparkSession) -> hf.Job:

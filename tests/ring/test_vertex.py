@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from container_kit import World, ring_at, until
-from micro_promotion import MicroPromotion, SalePrediction, oracle
+from figure_seven import MicroPromotion, SalePrediction, oracle
 from pyspark.cloudpickle import register_pickle_by_value, unregister_pickle_by_value
 from ring_kit import neighbours, settled, terms
 from vertex_kit import App

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import micro_promotion
+import figure_seven
 import pytest
+from figure_seven import MicroPromotion, oracle
 from hypothesis import given
 from hypothesis import strategies as st
-from micro_promotion import MicroPromotion, oracle
 
 from holdfast.errors import VertexError
 from holdfast.ids import id_of
@@ -264,7 +264,7 @@ def test_figure_7_on_forty_nodes_some_of_which_die(seed: int) -> None:
         for vertex in (world.vertices[own] for own in world.ids):
             assert vertex.discounts, "everybody has heard of the best"
             for interval, given_on in vertex.discounts.items():
-                assert given_on <= {name for name, _ in micro_promotion.clicks_of(vertex.container, interval)}
+                assert given_on <= {name for name, _ in figure_seven.clicks_of(vertex.container, interval)}
 
     check()
     for _ in range(3):

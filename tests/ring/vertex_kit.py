@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-import micro_promotion
+import figure_seven
 from container_kit import World, until
 from pyspark import cloudpickle
 from pyspark.cloudpickle import register_pickle_by_value
@@ -26,7 +26,7 @@ from holdfast.ring.vertex_messages import (
 )
 from holdfast.wire.client import Unreachable
 
-register_pickle_by_value(micro_promotion)  # containers cannot import it
+register_pickle_by_value(figure_seven)  # containers cannot import it
 
 
 class App:

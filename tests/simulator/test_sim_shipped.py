@@ -70,10 +70,8 @@ class CheckpointsThePresent(HostedJob):
 
         def now(stage: str, table: int, number: int, base: int, epoch: int, start: int) -> Any:
             newest = self.stages[stage].held(number).state.epoch
-            found = part(stage, table, number, base, newest, start)
-            metadata = {name: text.replace(b'"epoch": %d' % newest, b'"epoch": %d' % epoch)
-                        for name, text in found.schema.metadata.items()}  # fmt: skip
-            return found.replace_schema_metadata(metadata)
+            header, rows = part(stage, table, number, base, newest, start)
+            return replace(header, epoch=epoch), rows
 
         self.reading.part = now  # type: ignore[method-assign]
 
