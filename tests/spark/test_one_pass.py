@@ -131,7 +131,7 @@ def test_more_filters_than_a_word_has_bits(source: DataFrame, filters: int) -> N
     ("column", "value"),
     [
         ("x", "{}"),  # which Spark casts
-        ("s", "'s{}'"),
+        pytest.param("s", "'s{}'", marks=pytest.mark.heavy),
         pytest.param("y8", "{}", marks=pytest.mark.heavy),
         pytest.param("day", "DATE '2126-01-{:02}'", marks=pytest.mark.heavy),
         pytest.param("tiny", "CAST({} AS tinyint)", marks=pytest.mark.heavy),
