@@ -247,15 +247,17 @@ def test_newcomers_are_greeted_behind_their_start_and_no_more_when_that_is_said(
     with fleet_of(tmp_path, ChildLauncher(SETTINGS)) as (fleet, _):
         (first,) = fleet.start(1)
         greeted: list[str] = []
-        held = threading.Event()
+        begun, held = threading.Event(), threading.Event()
 
         def greeting(name: str) -> None:
             assert fleet.call(name, Ping()).container == name
+            begun.set()
             held.wait(60)
             greeted.append(name)
 
         fleet.greet(greeting)
         (second,) = fleet.start(1)  # returns though the greeting is not over
+        assert begun.wait(60)
         assert greeted == []
         held.set()
         fleet.greet_no_more(greeting)
