@@ -12,8 +12,6 @@ import argparse
 import hashlib
 import itertools
 import json
-import os
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -22,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from common import DATA, choose, console, measure_apart, median, parser, report, scratch, session, table
+from common import choose, files_of, measure_apart, median, parser, report, scratch, session, table
 from pyspark.sql import SparkSession
 
 import holdfast as hf
@@ -34,21 +32,11 @@ SCHEMA = "k long, f int, v long"
 
 
 def folder_of(epochs: int, rows: int) -> Path:
-    folder = DATA / f"changes-{epochs}-{rows}"
-    if folder.exists():
-        return folder
-    console.print(f"Writing {epochs} epochs of {rows:,} rows ...")
-    DATA.mkdir(exist_ok=True)
-    half_done = Path(tempfile.mkdtemp(dir=DATA, prefix="_"))
-    for number in range(epochs):
-        random = np.random.default_rng([2026, number])
-        columns = {"k": random.integers(0, KEYS, rows), "v": random.integers(0, 1000, rows)}
-        chosen = pa.array(random.integers(0, 100, rows), pa.int32())
-        file = half_done / f"part-{number:05d}.parquet"
-        pq.write_table(pa.table({"k": columns["k"], "f": chosen, "v": columns["v"]}), file)
-        os.utime(file, (time.time() - epochs + number - 60,) * 2)
-    half_done.rename(folder)
-    return folder
+    def columns(random: np.random.Generator) -> dict[str, Any]:
+        keys, values = random.integers(0, KEYS, rows), random.integers(0, 1000, rows)
+        return {"k": keys, "f": pa.array(random.integers(0, 100, rows), pa.int32()), "v": values}
+
+    return files_of(f"changes-{epochs}-{rows}", epochs, columns)
 
 
 class Adding:

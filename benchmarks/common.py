@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,6 +103,23 @@ def session(memory: str, **settings: object) -> Iterator[SparkSession]:
             yield spark
         finally:
             spark.stop()
+
+
+def files_of(name: str, files: int, columns: Callable[[np.random.Generator], Mapping[str, Any]]) -> Path:
+    """A folder of Parquet files, a second apart, so that Spark takes them in their order; the same ones every time."""
+    folder = DATA / name
+    if folder.exists():
+        return folder
+    console.print(f"Writing {name} ...")
+    DATA.mkdir(exist_ok=True)
+    half_done = Path(tempfile.mkdtemp(dir=DATA, prefix="_"))
+    first_second = int(time.time()) - files - 60
+    for number in range(files):
+        file = half_done / f"part-{number:05d}.parquet"
+        pq.write_table(pa.table(dict(columns(np.random.default_rng([2026, number])))), file)
+        os.utime(file, (first_second + number, first_second + number))
+    half_done.rename(folder)
+    return folder
 
 
 @contextmanager

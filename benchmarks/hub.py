@@ -11,15 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
-from common import DATA, choose, console, measure_apart, median, parser, report, scratch, session, spread, table
+from common import choose, files_of, measure_apart, median, parser, report, scratch, session, spread, table
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
@@ -32,24 +30,14 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 
 
 def folder_of(epochs: int, rows: int) -> Path:
-    folder = DATA / f"hub-{epochs}-{rows}"
-    if folder.exists():
-        return folder
-    console.print(f"Writing {epochs} epochs of {rows:,} rows ...")
-    DATA.mkdir(exist_ok=True)
-    half_done = Path(tempfile.mkdtemp(dir=DATA, prefix="_"))
-    first_second = int(time.time()) - epochs * FILES_PER_EPOCH - 60
-    for number in range(epochs * FILES_PER_EPOCH):
-        random = np.random.default_rng([2026, number])
-        count = rows // FILES_PER_EPOCH
+    count = rows // FILES_PER_EPOCH
+
+    def columns(random: np.random.Generator) -> dict[str, Any]:
         which = random.integers(0, JOBS, count)
         keys = {f"k{at}": which * KEYS + random.integers(0, KEYS, count) for at in range(KEY_COLUMNS)}
-        columns = {"f": pa.array(which, pa.int32()), **keys, "v": random.integers(0, 1000, count)}
-        file = half_done / f"part-{number:05d}.parquet"
-        pq.write_table(pa.table(columns), file)
-        os.utime(file, (first_second + number, first_second + number))
-    half_done.rename(folder)
-    return folder
+        return {"f": pa.array(which, pa.int32()), **keys, "v": random.integers(0, 1000, count)}
+
+    return files_of(f"hub-{epochs}-{rows}", epochs * FILES_PER_EPOCH, columns)
 
 
 def source(spark: SparkSession, folder: Path) -> DataFrame:

@@ -11,16 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-from common import DATA, choose, console, measure_apart, median, parser, report, scratch, session, spread, table
+from common import choose, files_of, measure_apart, median, parser, report, scratch, session, spread, table
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
@@ -32,22 +28,13 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 
 
 def folder_of(epochs: int, rows: int) -> Path:
-    folder = DATA / f"stages-{epochs}-{rows}"
-    if folder.exists():
-        return folder
-    console.print(f"Writing {epochs} epochs of {rows:,} rows ...")
-    DATA.mkdir(exist_ok=True)
-    half_done = Path(tempfile.mkdtemp(dir=DATA, prefix="_"))
-    first_second = int(time.time()) - epochs * FILES_PER_EPOCH - 60
-    for number in range(epochs * FILES_PER_EPOCH):
-        random = np.random.default_rng([2026, number])
-        count = rows // FILES_PER_EPOCH
-        columns = {f"k{at}": random.integers(0, KEYS, count) for at in range(STAGES)}
-        file = half_done / f"part-{number:05d}.parquet"
-        pq.write_table(pa.table({**columns, "v": random.integers(0, 1000, count)}), file)
-        os.utime(file, (first_second + number, first_second + number))
-    half_done.rename(folder)
-    return folder
+    count = rows // FILES_PER_EPOCH
+
+    def columns(random: np.random.Generator) -> dict[str, Any]:
+        keys = {f"k{at}": random.integers(0, KEYS, count) for at in range(STAGES)}
+        return {**keys, "v": random.integers(0, 1000, count)}
+
+    return files_of(f"stages-{epochs}-{rows}", epochs * FILES_PER_EPOCH, columns)
 
 
 def source(spark: SparkSession, folder: Path) -> DataFrame:
