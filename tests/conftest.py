@@ -32,6 +32,7 @@ jvm.set_environment()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rounds", type=int, default=1, help="rounds of the randomised drills (default 1)")
     parser.addoption("--heavy", action="store_true", help="also the tests that take a minute each to show one thing")
+    parser.addoption("--drivers", action="store_true", help="only those with drivers or clusters of their own")
     parser.addoption("--cuts", type=int, default=2, help="moments at which the power goes (default 2)")
     parser.addoption("--services", action="store_true", help="also the tests that start a Kafka broker and Postgres")
     parser.addoption("--first-seed", type=int, default=1, help="seed of the first round")
@@ -60,12 +61,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> dealing.Deal
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Heavy tests are left out unless asked for: what runs with every change must end within 12 minutes."""
-    if not config.getoption("--heavy"):
-        heavy = [item for item in items if item.get_closest_marker("heavy")]
-        if heavy:
-            config.hook.pytest_deselected(items=heavy)
-            items[:] = [item for item in items if not item.get_closest_marker("heavy")]
+    """What runs with every change must end within 12 minutes. The rest is asked for: ``--drivers``, ``--heavy``."""
+    heavy, drivers = config.getoption("--heavy"), config.getoption("--drivers")
+
+    def wanted(item: pytest.Item) -> bool:
+        if item.get_closest_marker("heavy") and not heavy:
+            return False
+        has_drivers = item.get_closest_marker("drivers") is not None
+        return has_drivers if drivers else heavy or not has_drivers
+
+    if left_out := [item for item in items if not wanted(item)]:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if wanted(item)]
     if hasattr(config, "workerinput"):
         items[:] = dealing.in_order(items)
 

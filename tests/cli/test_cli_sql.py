@@ -29,6 +29,7 @@ def asked(store: Path, text: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.drivers
 @pytest.mark.spark
 def test_a_script_runs_and_is_asked_while_it_runs(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()

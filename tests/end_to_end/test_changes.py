@@ -279,7 +279,7 @@ def test_sources_that_are_one_dataframe_keep_their_stages(shop: Shop) -> None:
     start("beside")  # a stage that reads in the same pass needs no place of its own
 
 
-@pytest.mark.heavy
+@pytest.mark.drivers
 def test_an_epoch_in_flight_is_finished_by_the_job_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
     drill = Drill(tmp_path, files=3)
     drill.plant("driver@after-prepare@2")

@@ -93,15 +93,16 @@ def test_every_container_killed_at_once_then_one_falls_silent(
 
 
 @pytest.mark.long
-def test_driver_killed_where_it_matters_most(tmp_path: Path) -> None:
-    """What is fixed, what the sinks have and the log has not, what Spark does not know of."""
-    drill = killed_at(tmp_path, ["after-prepare", "after-sinks", "after-commit"], 3)
-    ended = drill.run()
-    assert ended.code == 0, ended.error
+def test_driver_killed_where_it_matters_most(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is fixed, what the sinks have and the log has not, what Spark does not know of. The last driver is here."""
+    drill = killed_at(tmp_path, ["after-prepare", "after-sinks", "after-commit"], 2)
+    drill.run_here(spark, monkeypatch)
     drill.check()
 
 
-@pytest.mark.heavy
+@pytest.mark.drivers
 def test_driver_killed_at_every_place(tmp_path: Path) -> None:
     """Then in a rescale, when some slices live twice."""
     places = [place for place in faults.PLACES if place != "in-intake"]
@@ -124,7 +125,7 @@ def killed_at(tmp_path: Path, places: list[str], after: int) -> Drill:
     return drill
 
 
-@pytest.mark.heavy
+@pytest.mark.drivers
 def test_driver_killed_in_intake(tmp_path: Path) -> None:
     drill = Drill(tmp_path, files=4, config={"strikes": str(tmp_path / "faults")})
     ended = drill.run(strike_driver_at=77)

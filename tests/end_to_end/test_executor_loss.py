@@ -16,7 +16,7 @@ from kit import Drill, Watch, finish
 
 from tools.cluster import Cluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.long]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.drivers]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

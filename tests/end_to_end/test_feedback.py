@@ -121,7 +121,7 @@ def test_functions_see_what_the_epoch_before_fed_back_while_containers_die_and_s
     check(drill)
 
 
-@pytest.mark.heavy
+@pytest.mark.drivers
 def test_a_driver_dies_and_functions_see_the_same(tmp_path: Path) -> None:
     places = ("after-prepare", "mid-sink", "after-sinks", "after-commit")
     drill = Drill(tmp_path, files=7, rows=200, keys=40, config={"shape": "feedback", "slices": 4})

@@ -531,6 +531,7 @@ class Deaths:
                 equal(f"SELECT * EXCLUDE (_epoch) FROM written {since}", truth, written=written, rows=rows)
 
 
+@pytest.mark.drivers
 def test_what_has_returned_is_in_force_after_a_death_of_the_driver(tmp_path: Path, drill_seed: int) -> None:
     """Killed within milliseconds of a change that returned."""
     drill = Deaths(tmp_path)
@@ -538,7 +539,7 @@ def test_what_has_returned_is_in_force_after_a_death_of_the_driver(tmp_path: Pat
     drill.finish(drill_seed)
 
 
-@pytest.mark.heavy
+@pytest.mark.drivers
 def test_a_driver_dies_between_a_graph_and_its_prepare_and_in_the_epoch_of_a_change(
     tmp_path: Path, drill_seed: int
 ) -> None:

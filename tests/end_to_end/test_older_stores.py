@@ -62,6 +62,7 @@ def draw(spark: SparkSession, store: str, *, spread: bool = True) -> tuple[hf.Jo
     return job, {"totals": totals, "groups": groups, "best": best}
 
 
+@pytest.mark.drivers
 @pytest.mark.parametrize(
     "kept",
     [pytest.param(kept, marks=() if kept == STORES[-1] else pytest.mark.heavy) for kept in STORES],

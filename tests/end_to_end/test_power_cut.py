@@ -73,6 +73,7 @@ def recorded(drill: Drill, shim: Path, scratch: Path, monkeypatch: pytest.Monkey
     return recording
 
 
+@pytest.mark.drivers
 @pytest.mark.timeout(4 * 3600)  # 200 of them take more than an hour
 @pytest.mark.parametrize(
     "shape", ["one", *(pytest.param(more, marks=pytest.mark.heavy) for more in ("sources", "graph"))]

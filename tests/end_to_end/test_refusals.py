@@ -259,6 +259,7 @@ def test_an_old_master_is_refused(running: tuple[hf.Run, hf.StageStream]) -> Non
         client.call(Undo(name, Fence(old.incarnation, 1, 1), frozenset({0})), sender=old)
 
 
+@pytest.mark.drivers
 @pytest.mark.long
 def test_two_drivers_on_one_store(tmp_path: Path) -> None:
     """The second takes the job over; the first stops by itself and writes nothing more."""

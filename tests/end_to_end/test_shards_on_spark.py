@@ -167,6 +167,7 @@ class Outside:
             client.close()
 
 
+@pytest.mark.drivers
 @pytest.mark.long
 def test_the_ring_recovers_while_the_driver_is_stopped(tmp_path: Path) -> None:
     drill = Drill(tmp_path, files=18, rows=300, keys=300, config={"containers": 4, "shape": "one", **SHARDS})

@@ -268,6 +268,7 @@ def parts(text: str) -> list[str]:
     return found
 
 
+@pytest.mark.drivers
 def test_a_program_that_is_interrupted_then_loses_its_session_then_raises(tmp_path: Path, rows: Rows) -> None:
     """Ctrl-C as a terminal sends it: to containers, the nursery, Spark's JVM and its workers too.
 

@@ -23,7 +23,7 @@ import pytest
 from holdfast.launch import executors
 from tools.cluster import Cluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.long]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.drivers]
 PATIENCE = 10.0  # a task that is asked to leave does so at once, unless the machine is busy
 # Its launcher sees its end, and whoever calls it does: one of them is first.
 EITHER_NOTICES = ("its process ended with code -9", "its host refuses connections to it")

@@ -92,6 +92,7 @@ def test_the_command_refuses_what_makes_no_sense(wrong: list[str], capsys: pytes
     assert "usage: ./dev demo" in capsys.readouterr().err
 
 
+@pytest.mark.drivers
 @pytest.mark.spark
 def test_the_whole_demo_ends_equal_and_leaves_nothing(tmp_path: Path) -> None:
     script = (
