@@ -14,7 +14,7 @@ from math import ceil
 from typing import Protocol
 
 from holdfast.recovery.choice import Speeds
-from holdfast.recovery.plans import Branch
+from holdfast.recovery.structures import Branch
 from holdfast.safety.shards import PieceName, Version
 from simulator.links import Links, Speed
 from simulator.world import World

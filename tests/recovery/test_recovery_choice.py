@@ -19,8 +19,8 @@ from holdfast.recovery.choice import (
     predicted_store,
     settle,
 )
-from holdfast.recovery.plans import Sources
 from holdfast.recovery.policies import Auto, FromStore, Line, Star, Structure, Tree
+from holdfast.recovery.structures import Sources
 from holdfast.safety.shards import Cut, holders
 
 MB = 1 << 20

@@ -17,8 +17,8 @@ from holdfast.container.throttle import Bucket
 from holdfast.errors import ContainerError, HoldfastError
 from holdfast.invariants import some
 from holdfast.recovery.heirs import at_home
-from holdfast.recovery.plans import Branch
 from holdfast.recovery.policies import Auto, Line, Star, Structure, Tree
+from holdfast.recovery.structures import Branch
 from holdfast.ring import saving
 from holdfast.ring.branches import Pull
 from holdfast.ring.messages import AskOwned, AskPieces, AskReport, DropPieces

@@ -17,8 +17,8 @@ from holdfast.log.records import Fence, SegmentRef
 from holdfast.operators.aggregate import StageSpec
 from holdfast.operators.spec import AggregateSpec, Column
 from holdfast.operators.stage import InputPlan, StagePlan
-from holdfast.recovery.plans import Branch
 from holdfast.recovery.policies import Auto, Line, Star
+from holdfast.recovery.structures import Branch
 from holdfast.ring.messages import BranchTicket, Holding, JoinRing, Owned, Report
 from holdfast.ring.overlay.messages import Hello, Publication, Route
 from holdfast.safety.shards import Cut, Held, PieceName, Version

@@ -248,7 +248,7 @@ class Handlers:
 
     @handler
     def verify_packs(self, job: HostedJob, call: VerifyPacks) -> PacksVerified:
-        gently(lambda: job.verify(str(pack.file) for pack in call.packs))
+        gently(lambda: job.checkpoints.verify(str(pack.file) for pack in call.packs))
         return PacksVerified(call.id)
 
     @handler

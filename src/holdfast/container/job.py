@@ -28,7 +28,6 @@ from holdfast.container.threads import ThreadTable
 from holdfast.container.throttle import Bucket
 from holdfast.errors import ContainerError, EpochGone, FencedError
 from holdfast.log.ledger import Ledger
-from holdfast.log.pack import Pack
 from holdfast.log.records import Prepare
 from holdfast.operators.stage import StagePlan
 from holdfast.wire.messages import StageFigures
@@ -371,12 +370,6 @@ class HostedJob:
                     epoch = held.state.epoch
                     tables = range(len(stage.operator.layouts))
                     held.state.load([held.state.delta(0, epoch, table=at) for at in tables] if epoch else [], epoch)
-
-    # --- checkpoint ---------------------------------------------------------------------------------------
-
-    def verify(self, packs: Iterable[str]) -> int:
-        """Read packs back, every byte of them. Raises on the first that is not what was written."""
-        return sum(Pack.open(self.store, name).verify() for name in packs)
 
     # --- about itself -------------------------------------------------------------------------------------
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from math import ceil
 
 from holdfast.invariants import Impossible
-from holdfast.recovery.plans import Branch, Plan, Sources
 from holdfast.recovery.policies import Auto, FromStore, Line, Star, Structure, Tree
+from holdfast.recovery.structures import Branch, Plan, Sources
 
 TINY = 1 << 20
 """Bytes up to which Figure 7 says "checkpoint recovery". The paper gives no number."""

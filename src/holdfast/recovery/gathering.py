@@ -20,8 +20,8 @@ from functools import singledispatchmethod
 
 from holdfast.invariants import Impossible
 from holdfast.recovery.choice import Speeds, settle
-from holdfast.recovery.plans import Branch, Sources
 from holdfast.recovery.policies import Auto, FromStore, Star, Structure
+from holdfast.recovery.structures import Branch, Sources
 from holdfast.safety.shards import Cut, Held, PieceName, Version, choose
 
 # ---------------------------------------------------------------------------------------------------------- events

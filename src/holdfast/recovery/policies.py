@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from holdfast.errors import PlanError
-from holdfast.recovery import plans
-from holdfast.recovery.plans import Plan, Sources
+from holdfast.recovery import structures
+from holdfast.recovery.structures import Plan, Sources
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Star:
         _at_least_one("fanout", self.fanout)
 
     def plan(self, sources: Sources) -> Plan:
-        return plans.star(sources)
+        return structures.star(sources)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Line:
         _at_least_one("length", self.length)
 
     def plan(self, sources: Sources) -> Plan:
-        return plans.line(sources, self.length)
+        return structures.line(sources, self.length)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Tree:
             _at_least_one(name, getattr(self, name))
 
     def plan(self, sources: Sources) -> Plan:
-        return plans.tree(sources, self.fanout_bits, self.depth)
+        return structures.tree(sources, self.fanout_bits, self.depth)
 
 
 @dataclass(frozen=True)

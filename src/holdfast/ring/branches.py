@@ -23,7 +23,7 @@ import pyarrow.flight as flight
 from holdfast import faults
 from holdfast.errors import HoldfastError
 from holdfast.invariants import invariant
-from holdfast.recovery.plans import Branch
+from holdfast.recovery.structures import Branch
 from holdfast.ring.job import RingedJob
 from holdfast.ring.messages import BranchPart, BranchTicket, Shape
 from holdfast.ring.meters import Rate

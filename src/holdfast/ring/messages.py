@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from holdfast.recovery.plans import Branch
 from holdfast.recovery.policies import Auto, Line, Star, Tree
+from holdfast.recovery.structures import Branch
 from holdfast.ring.overlay.messages import Message
 from holdfast.ring.overlay.settings import Settings
 from holdfast.safety.shards import Cut, Held, PieceName, Version

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import PlanError
-from holdfast.recovery.plans import Branch, Plan, Sources, line, star, tree
 from holdfast.recovery.policies import Auto, Line, Star, Tree
+from holdfast.recovery.structures import Branch, Plan, Sources, line, star, tree
 from holdfast.safety.shards import Cut, PieceName, holders
 
 

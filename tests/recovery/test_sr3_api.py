@@ -9,9 +9,8 @@ import pytest
 
 from holdfast.errors import ContainerError, PlanError
 from holdfast.ids import distance, id_of
-from holdfast.recovery.plans import Branch
 from holdfast.recovery.policies import FromStore, Line, Star, Structure, Tree
-from holdfast.recovery.sr3 import (
+from holdfast.recovery.sr3_api import (
     Replica,
     line_define,
     recover,
@@ -21,6 +20,7 @@ from holdfast.recovery.sr3 import (
     state_split,
     tree_define,
 )
+from holdfast.recovery.structures import Branch
 from holdfast.safety.shards import Held, PieceName, Version
 
 ROWS = {(number * 0x9E3779B97F4A7C15 % 2**64) - 2**63: f"row {number}" for number in range(200)}

@@ -30,8 +30,8 @@ from holdfast.recovery.gathering import (
     Lost,
     Pull,
 )
-from holdfast.recovery.plans import Branch
 from holdfast.recovery.policies import FromStore, Line, Star, Structure, Tree
+from holdfast.recovery.structures import Branch
 from holdfast.safety.shards import FIRST, Cut, Held, PieceName, Version, holders, key_of
 
 Rows = Mapping[int, Any]
