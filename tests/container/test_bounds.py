@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -54,11 +55,16 @@ class SlowStore:
 
     def __init__(self, store: Any) -> None:
         self._store = store
-        self.asked, self.may = threading.Semaphore(0), threading.Event()
+        self.asked = threading.Semaphore(0)
+        self._may: defaultdict[str, threading.Event] = defaultdict(threading.Event)
+
+    def let(self, name: str) -> None:
+        self._may[name].set()
 
     def write(self, name: str, parts: Iterable[Any], **more: Any) -> int:
+        may = self._may[name]
         self.asked.release()
-        self.may.wait(30)
+        may.wait(30)
         return int(self._store.write(name, parts, **more))
 
     def __getattr__(self, name: str) -> Any:
@@ -89,7 +95,7 @@ def test_a_slow_store_holds_no_epoch_back(world: World) -> None:
     slow.asked.acquire()
     run(world, range(3, 13))
     assert held_back(job) <= 2 * one_epoch, "undo sets wait for the store"
-    slow.may.set()
+    slow.let("checkpoint/0000000002-1-1-c0.pack")
     writing.join()
     assert found[0] > 0
     (name,) = [f"checkpoint/{name}" for name in job.store.list("checkpoint")]
@@ -104,17 +110,16 @@ def test_packs_that_the_store_does_not_take_do_not_pile_up(world: World) -> None
     run(world, [1])
     slow = job.checkpoints._store = SlowStore(job.store)  # type: ignore[assignment]
     first = begin(job, 1, "checkpoint/0000000001-1-1-c0.pack")
-    second = begin(job, 1, "checkpoint/0000000001-1-2-c0.pack")
     slow.asked.acquire()
+    second = begin(job, 1, "checkpoint/0000000001-1-2-c0.pack")
     slow.asked.acquire()
     with pytest.raises(ContainerError, match="has not taken"):
         job.checkpoints.write(1, ALL, "checkpoint/0000000001-1-3-c0.pack")
-    slow.may.set()
-    for thread, _ in (first, second):
-        thread.join()
-    (older, *_), (newer, *_) = first[1], second[1]
-    if isinstance(newer, Exception):  # which of the two began last is up to the threads
-        older, newer = newer, older
+    slow.let("checkpoint/0000000001-1-2-c0.pack")
+    second[0].join()  # it has ended, and all the same the first is wanted no more
+    slow.let("checkpoint/0000000001-1-1-c0.pack")
+    first[0].join()
+    (older,), (newer,) = first[1], second[1]
     assert isinstance(older, ContainerError)
     assert "is newer" in older.what
     assert newer > 0
