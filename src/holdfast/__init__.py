@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from holdfast.api.windows import Window, cumulative, session, sliding, tumbling
     from holdfast.driver.history import Ongoing, RunEvent
     from holdfast.driver.live_changes import Update
+    from holdfast.driver.snapshots import Snapshot
     from holdfast.errors import (
         BugError,
         ContainerError,
@@ -114,6 +115,7 @@ _PLACES = {
     "Shards": "holdfast.safety.policies",
     "Silence": "holdfast.launch.fleet",
     "SinkError": "holdfast.errors",
+    "Snapshot": "holdfast.driver.snapshots",
     "SnapshotStatus": "holdfast.api.status",
     "SourceStatus": "holdfast.api.status",
     "SparkError": "holdfast.errors",
@@ -193,6 +195,7 @@ __all__ = [
     "Shards",
     "Silence",
     "SinkError",
+    "Snapshot",
     "SnapshotStatus",
     "SourceStatus",
     "SparkError",

@@ -103,6 +103,9 @@ class Hub(Job):
             raise PlanError(
                 "A hub's containers always form a ring.", safe="Nothing was started.", todo="Leave ring= out."
             )
+        if (fork := options.pop("fork", None)) is not None:
+            self._fork(fork)
+            self._look_again()
         self._updates.recall(updates)
         return super().start(ring=True, **options)  # type: ignore[return-value]
 
@@ -205,6 +208,19 @@ class Hub(Job):
     def _ever(self) -> Names:
         """Every name that the store has ever had for a stage, or is to have for one that is drawn."""
         return Past.of(self._stored).names
+
+    def _look_again(self) -> None:
+        """The store was empty when the jobs were drawn, and has the names of the hub that it was forked from now."""
+        drawn = {name: node.name for name, node in stages_of(self._jobs).items()}
+        for cached in ("_stored", "_names", "_ever"):
+            self.__dict__.pop(cached, None)
+        self._ever = self._ever.with_names(drawn.values())
+        if other := [name for name, stored in drawn.items() if self._names.get(name, stored) != stored]:
+            raise PlanError(
+                f"Stage '{other[0]}' has another name in the store that was forked: it was removed and came back.",
+                safe=f"The fork is whole, in {self.store}, and nothing runs in it.",
+                todo="Draw the hub anew, over that store, and start it: it goes on from the snapshot.",
+            )
 
     def _stored_name(self, name: str) -> str:
         """What the store calls a stage that a job calls so: as it did before, or by a name that no stage has had."""

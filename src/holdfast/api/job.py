@@ -29,6 +29,7 @@ from holdfast.spark.stream import JobPlan
 if TYPE_CHECKING:
     from holdfast.api.run import Run
     from holdfast.driver.live_job import LiveJob
+    from holdfast.driver.snapshots import Snapshot
 
 
 class Job(Drawing):
@@ -88,6 +89,7 @@ class Job(Drawing):
         drop_sinks: Sequence[str] = (),
         sinks_at_once: int = DEFAULT.sinks_at_once,
         ring: bool = False,
+        fork: Snapshot | str | None = None,
     ) -> Run:
         """Start the job, or go on where it was if the store has it already.
 
@@ -110,9 +112,14 @@ class Job(Drawing):
         ``drop_sinks`` names sinks that were removed while an epoch was under way, and shall not get it: without a word
         about them such a start is refused. ``sinks_at_once``: so many sinks of an epoch run side by side; 1: one after
         the other, in the order in which they are written. ``ring``: containers form a ring, for ``run.vertices``; with
-        ``Shards`` they do anyway.
+        ``Shards`` they do anyway. ``fork``: begin with a snapshot of another job (``run.snapshot()``, or its text
+        "<store>#<number>"), in an empty store; if the store has begun with it already, go on. The job may differ from
+        the one it is forked from as a changed job may from what it was.
         """
         from holdfast.driver.start import start
+
+        if fork is not None:
+            self._fork(fork)
 
         options = Options(
             containers=containers,
@@ -136,6 +143,12 @@ class Job(Drawing):
             ring=ring,
         )
         return self._run_of(start(self, self.plan().overflowing(on_overflow), options))
+
+    def _fork(self, snapshot: Snapshot | str) -> None:
+        from holdfast.driver.fork import fork
+        from holdfast.driver.start import store_of
+
+        fork(store_of(self), self.name, snapshot)
 
     def _run_of(self, live: LiveJob) -> Run:
         from holdfast.api.run import Run

@@ -16,10 +16,12 @@ from holdfast.api.keyed import StageStream
 from holdfast.api.rows import Rows
 from holdfast.api.state import State
 from holdfast.api.status import SECTION as SECTION  # it is asked for here
-from holdfast.api.status import JobStatus, Status, status_of
+from holdfast.api.status import JobStatus, SnapshotStatus, Status, status_of
 from holdfast.api.vertices import Vertices
 from holdfast.api.vertices import start as start_vertices
+from holdfast.driver import snapshots
 from holdfast.driver.live_job import LiveJob
+from holdfast.driver.snapshots import Snapshot
 from holdfast.errors import ContainerError, HoldfastError, PlanError
 from holdfast.master import events as ev
 from holdfast.ring.vertex import Vertex
@@ -175,6 +177,25 @@ class Run:
         """
         return start_vertices(self, vertex, name, creator, arguments)
 
+    # --- snapshots ----------------------------------------------------------------------------------------
+
+    def snapshot(self, timeout: float = 60.0, *, keep: str | None = None) -> Snapshot:
+        """Keep a committed epoch, all of its state and its place in the sources, for ``job.start(fork=…)``.
+
+        Epochs go on meanwhile. It is of the newest epoch when this is called, or of a later one. It stays until
+        ``run.forget`` lets it go, or for the time that ``keep`` says ("7 days"). If no checkpoint is complete within
+        ``timeout`` seconds it is given up, and that is raised.
+        """
+        return snapshots.take(self._live, timeout, keep)
+
+    def snapshots(self) -> list[Snapshot]:
+        """Those that the store holds, the oldest first; also of earlier runs."""
+        return snapshots.every(self._live)
+
+    def forget(self, snapshot: Snapshot | int) -> None:
+        """Let a snapshot go. Jobs that were forked from it have all that they need in stores of their own."""
+        snapshots.forget(self._live, snapshot)
+
     # --- look and read ------------------------------------------------------------------------------------
 
     def state(self, stream: StageStream | str) -> State:
@@ -226,6 +247,7 @@ class Run:
             progress=self._told_progress(),
             stopped=self.stopped,
             jobs=self._job_statuses(answers),
+            snapshots=[] if self.stopped else self._snapshot_statuses(),
         )
 
     # --- within -------------------------------------------------------------------------------------------
@@ -251,6 +273,9 @@ class Run:
     def _job_statuses(self, answers: Mapping[str, HostedStatus]) -> list[JobStatus]:
         """Of the jobs of a hub."""
         return []
+
+    def _snapshot_statuses(self) -> list[SnapshotStatus]:
+        return [SnapshotStatus(str(one.number), sum(one.epochs.values())) for one in snapshots.every(self._live)]
 
     def _scale_threads(self, threads: int, container: str | None) -> None:
         if container is not None and container not in self._fleet.alive():

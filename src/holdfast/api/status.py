@@ -127,7 +127,7 @@ class StreamStatus:
 
 @dataclass(frozen=True)
 class SnapshotStatus:
-    """A state that is kept as of an epoch. There are none yet."""
+    """A state that is kept as of an epoch: ``name`` is the number of the snapshot."""
 
     name: str
     epoch: int
@@ -211,6 +211,7 @@ def status_of(
     progress: Any = None,
     stopped: bool = False,
     jobs: Sequence[JobStatus] = (),
+    snapshots: Sequence[SnapshotStatus] = (),
 ) -> Status:
     table = shell.machine.routing.table
     suspects = shell.suspects()
@@ -262,6 +263,7 @@ def status_of(
         preaggregating=preaggregating,
         scaling=scaling,
         sources=sources,
+        snapshots=Named(snapshots),
         jobs=Named(jobs or [JobStatus(job, shell.machine.committed, phase, shell.rows)]),
         sections=Named([SectionStatus(SECTION, shell.machine.committed, backlog)]),
     )

@@ -85,10 +85,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
             safe="Nothing was started.",
             todo="Name stages that the job has no more.",
         )
-    store = Store(job.store)
-    if not store.is_local:
-        store = Store(job.store, creator=hadoop_creator(spark, job.store))
-    store.probe()
+    store = store_of(job)
     plan, told = laid_out(plan, Ledger(store, SECTION), lambda former: start(job, former, options))
     ledger = Ledger(store, SECTION)
     slices = _slices(job, ledger, options)
@@ -180,6 +177,15 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
         _begin(run, found, options)
         opened.pop_all()
     return run
+
+
+def store_of(job: Job) -> Store:
+    """Its store, found to be of use."""
+    store = Store(job.store)
+    if not store.is_local:
+        store = Store(job.store, creator=hadoop_creator(job.spark, job.store))
+    store.probe()
+    return store
 
 
 def _slices(job: Job, ledger: Ledger, options: Options) -> int:

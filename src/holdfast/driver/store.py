@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -311,6 +312,10 @@ class StoreHandlers:
         """Delete what nobody needs any more; what is left over when its time is up goes the next time."""
         with self._tidying:
             self._janitor.round(self._cut)
+
+    def undisturbed(self) -> contextlib.AbstractContextManager[object]:
+        """While this lasts nothing goes from the store."""
+        return self._tidying
 
     def newest_owner(self) -> int:
         with self.ledger_lock:

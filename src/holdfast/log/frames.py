@@ -49,6 +49,7 @@ _NOUNS = {
     b"ownr": "an owner file",
     b"rout": "a routing table",
     b"mani": "a checkpoint manifest",
+    b"snap": "a snapshot",
 }
 
 ReadRange = Callable[[int, int], pa.Buffer]

@@ -10,6 +10,7 @@ Nothing goes that somebody may still need, who may be an older driver that has l
 - marks go with their epoch's commit, which says more; files in the making after ten minutes, routing tables but for
   the last ones;
 - another folder of Spark's checkpoint goes when epochs of the new graph are committed: nobody goes back behind those;
+- packs that a snapshot names stay for as long as that does, and nothing else is kept for it;
 - a graph goes when nothing that can still be replayed or loaded is in its terms, and the one that the job has says what
   must be known of it (``log.past``).
 
@@ -29,6 +30,7 @@ from holdfast.log.ledger import Ledger
 from holdfast.log.pack import parse_pack_name
 from holdfast.log.records import SPARK, GraphFile, Manifest, Prepare
 from holdfast.log.segment import parse_segment_name
+from holdfast.log.snapshots import Snapshots
 from holdfast.log.store import Store
 
 KEPT = 100
@@ -70,6 +72,7 @@ class Held:
     committed_graph: int = 0  # in whose terms the last committed epoch is
     folders: tuple[str, ...] = ()  # of Spark's checkpoints
     graphs: tuple[int, ...] = ()  # the versions that have a file
+    kept: frozenset[str] = frozenset()  # packs that snapshots name
     terms: Mapping[int, int] = field(default_factory=dict)  # epochs → the graphs of those prepares that were looked at
 
 
@@ -114,7 +117,7 @@ def _manifests(held: Held) -> list[str]:
 
 def _pack_may_go(held: Held, name: str) -> bool:
     parsed = parse_pack_name(name)
-    if parsed is None or any(name in one.packs for one in held.manifests[-2:]):
+    if parsed is None or name in held.kept or any(name in one.packs for one in held.manifests[-2:]):
         return False
     fence = parsed[0]
     if len(held.manifests) > 1 and fence.epoch < held.manifests[-2].epoch:
@@ -151,11 +154,13 @@ class Janitor:
     def __init__(self, store: Store, section: str, incarnation: int, settle: Callable[[], None] = lambda: None) -> None:
         self._store, self._name, self._incarnation = store, section, incarnation
         self._settle = settle  # before prepares go: what they carry must be safe without them
+        self._snapshots = Snapshots(store)
         self._clean: dict[Level, int] = {}  # how many segments there were when all of them were named
 
     def round(self, up_to: int) -> list[str]:
         """What was deleted. ``up_to`` is the epoch that the log may be cut at."""
         ledger = Ledger(self._store, self._name)  # of its own: deleting much must not hold up an epoch's commit
+        self._snapshots.expire(time.time_ns() // 1_000_000)
         held = self._held(ledger, up_to)
         going = may_go(held, up_to)
         if any(name.startswith("prepare/") for name in going):
@@ -212,6 +217,7 @@ class Janitor:
             last.graph if last else 0,
             folders,
             tuple(ledger.graph_versions()),
+            self._snapshots.packs(),
             {} if above is None else {above.fence.epoch: ledger.graphs().version_of(above)},
         )
 

@@ -38,6 +38,8 @@ __all__ = [
     "Routing",
     "SegmentRef",
     "Taken",
+    "packed",
+    "unpacked",
 ]
 
 
@@ -167,11 +169,11 @@ class Prepare:
             if not said[name]:
                 del said[name]
         fed = said.pop("feedback")
-        return _pack(b"prep", said | _names_of(fed), (*self.attachments, *fed.values()))
+        return packed(b"prep", said | _names_of(fed), (*self.attachments, *fed.values()))
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> Prepare:
-        said, attachments = _unpack(data, name, b"prep")
+        said, attachments = unpacked(data, name, b"prep")
         said["feedback"], attachments = _fed(said, attachments)
         said.setdefault("graph", UNNAMED)
         said["fence"] = Fence(**said["fence"])
@@ -219,11 +221,11 @@ class Mark:
         return self.file_of(self.fence.epoch, self.kind, self.graph)
 
     def to_bytes(self) -> bytes:
-        return _pack(b"mark", asdict(self))
+        return packed(b"mark", asdict(self))
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> Mark:
-        said, _ = _unpack(data, name, b"mark")
+        said, _ = unpacked(data, name, b"mark")
         return cls(**(said | {"fence": Fence(**said["fence"])}))
 
 
@@ -248,11 +250,11 @@ class LeftOut:
         return self.file_of(self.fence.epoch, self.number)
 
     def to_bytes(self) -> bytes:
-        return _pack(b"left", asdict(self))
+        return packed(b"left", asdict(self))
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> LeftOut:
-        said, _ = _unpack(data, name, b"left")
+        said, _ = unpacked(data, name, b"left")
         return cls(**(said | {"fence": Fence(**said["fence"]), "stages": tuple(said["stages"])}))
 
 
@@ -272,11 +274,11 @@ class Taken:
         return self.file_of(self.fence.epoch, self.sink)
 
     def to_bytes(self) -> bytes:
-        return _pack(b"takn", asdict(self))
+        return packed(b"takn", asdict(self))
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> Taken:
-        said, _ = _unpack(data, name, b"takn")
+        said, _ = unpacked(data, name, b"takn")
         return cls(Fence(**said["fence"]), said["sink"])
 
 
@@ -312,11 +314,11 @@ class Commit:
         said = {"fence": asdict(self.fence), "ranges": _ranges_to(self.ranges)}
         said |= {} if self.sinks is None else {"sinks": self.sinks}
         said |= {"dropped": self.dropped} if self.dropped else {}
-        return _pack(b"cmit", said | _names_of(self.feedback), tuple(self.feedback.values()))
+        return packed(b"cmit", said | _names_of(self.feedback), tuple(self.feedback.values()))
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> Commit:
-        said, attachments = _unpack(data, name, b"cmit")
+        said, attachments = unpacked(data, name, b"cmit")
         fed, _ = _fed(said, attachments)
         return cls(Fence(**said["fence"]), _ranges_from(said), said.get("sinks"), said.get("dropped", {}), fed)
 
@@ -340,11 +342,11 @@ class Owner:
         return self.file_of(self.incarnation)
 
     def to_bytes(self) -> bytes:
-        return _pack(b"ownr", asdict(self))
+        return packed(b"ownr", asdict(self))
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> Owner:
-        return cls(**_unpack(data, name, b"ownr")[0])
+        return cls(**unpacked(data, name, b"ownr")[0])
 
 
 @dataclass(frozen=True)
@@ -363,11 +365,11 @@ class Routing:
         return self.file_of(self.version)
 
     def to_bytes(self) -> bytes:
-        return _pack(b"rout", asdict(self))
+        return packed(b"rout", asdict(self))
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> Routing:
-        said, _ = _unpack(data, name, b"rout")
+        said, _ = unpacked(data, name, b"rout")
         return cls(said["version"], tuple(said["owners"]))
 
 
@@ -395,11 +397,11 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         said = asdict(self)
-        return _pack(b"mani", said if self.graph is not None else {k: v for k, v in said.items() if k != "graph"})
+        return packed(b"mani", said if self.graph is not None else {k: v for k, v in said.items() if k != "graph"})
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> Manifest:
-        said, _ = _unpack(data, name, b"mani")
+        said, _ = unpacked(data, name, b"mani")
         said |= {key: tuple(said[key]) for key in ("packs", "slices")}
         return cls(**(said | {"fence": Fence(**said["fence"])}))
 
@@ -418,6 +420,7 @@ class JobFile:
     hash_seed: int = 0  # PYTHONHASHSEED of every container, for the life of the job; see ``__post_init__``
     made_names: list[str] = field(default_factory=list)  # of stages that nobody has named
     names: dict[str, str] = field(default_factory=dict)  # as in ``GraphFile``
+    forked: str = ""  # the snapshot that it began with
 
     file = "job.json"
 
@@ -510,7 +513,7 @@ class GraphFile:
         return cls(**_from_json(data, name))
 
 
-_LATER = {"live", "former", "names", "updates", "packed", "kept", "past", "by"}
+_LATER = {"live", "former", "names", "updates", "packed", "kept", "past", "by", "forked"}
 
 
 def _without_later(said: dict[str, Any]) -> dict[str, Any]:
@@ -568,7 +571,7 @@ def _fed(said: Mapping[str, Any], attachments: tuple[bytes, ...]) -> tuple[dict[
     return dict(zip(names, attachments[others:], strict=True)), attachments[:others]
 
 
-def _pack(kind: bytes, said: dict[str, Any], attachments: Sequence[bytes] = ()) -> bytes:
+def packed(kind: bytes, said: dict[str, Any], attachments: Sequence[bytes] = ()) -> bytes:
     frames = FrameWriter(kind)
     parts = frames.add(json.dumps(said, separators=(",", ":")).encode())
     for attachment in attachments:
@@ -576,7 +579,7 @@ def _pack(kind: bytes, said: dict[str, Any], attachments: Sequence[bytes] = ()) 
     return b"".join(parts + frames.finish({}))
 
 
-def _unpack(data: bytes, name: str, kind: bytes) -> tuple[dict[str, Any], tuple[bytes, ...]]:
+def unpacked(data: bytes, name: str, kind: bytes) -> tuple[dict[str, Any], tuple[bytes, ...]]:
     frames = FrameFile.of(data, name, kind)
     said = json.loads(bytes(frames.frame(0)))
     return said, tuple(bytes(frames.frame(number)) for number in range(1, len(frames)))

@@ -47,6 +47,11 @@ class View:
         return Fence(self._job.incarnation, self.committed + 1, self._attempt)
 
     @property
+    def checkpointed(self) -> int:
+        """The epoch of the newest complete checkpoint."""
+        return self._checkpoints.newest
+
+    @property
     def resting(self) -> bool:
         """Nothing of the next epoch is prepared."""
         return self._flight is None or not self._flight.prepared

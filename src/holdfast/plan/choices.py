@@ -41,6 +41,17 @@ def without_on(verb: Callable[P, R]) -> Callable[P, R]:
     return checked
 
 
+def span_of(what: str, given: object) -> float:
+    """The seconds of a span of time such as "7 days".
+
+    >>> span_of("keep", "1 hour 30 minutes")
+    5400.0
+    """
+    if seconds := _seconds(given):
+        return seconds
+    raise PlanError(f"{what} cannot be {given!r}.", safe=_NOTHING, todo="Use a span of time, such as '7 days'.")
+
+
 def trigger_of(given: Mapping[str, Any] | str | None) -> dict[str, Any]:
     """A trigger as Spark's ``DataStreamWriter.trigger`` takes it.
 
