@@ -83,6 +83,7 @@ def _write(source: Store, snapshot: SnapshotFile, store: Store, name: str, told:
         graph,
         job.slices,
         time.time_ns() // 1_000_000,
+        format=job.format,  # its state is as that one had it
         stages=stages,
         hash_seed=job.hash_seed,
         made_names=made,
