@@ -117,6 +117,7 @@ def test_a_fork_goes_on_from_the_epoch_of_its_snapshot_beside_the_job(shop: Shop
         shop.check(fork, 8)
 
 
+@pytest.mark.drivers
 def test_windows_that_were_open_close_in_job_and_fork_alike(shop: Shop) -> None:
     """Watermarks come along: what a window had is in the fork's, and what came too late there comes too late here."""
     shop.more(4)
@@ -198,6 +199,7 @@ def test_what_cannot_be_forked_is_refused_and_nothing_is_begun(shop: Shop) -> No
             shop.job("third")[0].start(slices=4, fork=f"{one.store}#3")
 
 
+@pytest.mark.drivers
 def test_a_fork_that_was_cut_off_is_begun_again(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.more(3)
     with shop.job("first")[0].start(containers=2, slices=4) as run:
@@ -297,6 +299,7 @@ def test_a_hub_is_forked_with_what_was_changed_while_it_ran(shop: Shop) -> None:
         equal("SELECT g, n FROM held", truth, held=held, rows=shop.rows(6)[2000:])
 
 
+@pytest.mark.drivers
 @pytest.mark.parametrize("forks", [2, pytest.param(20, marks=pytest.mark.heavy)])
 def test_snapshots_at_any_moment_while_containers_die(shop: Shop, forks: int, drill_seed: int) -> None:
     """State and place in the source are of one epoch, or a row would be lost or counted twice in the fork."""
