@@ -25,13 +25,14 @@ if TYPE_CHECKING:
         var,
     )
     from holdfast.api.columns import expr
-    from holdfast.api.hub import Hub, HubJob
-    from holdfast.api.hub_run import Change, HubRun
+    from holdfast.api.hub import Hub
+    from holdfast.api.hub_job import HubJob
+    from holdfast.api.hub_run import HubRun
     from holdfast.api.job import Job
     from holdfast.api.keyed import KeyedStream, StageStream
     from holdfast.api.marks import once
     from holdfast.api.rows import Rows
-    from holdfast.api.run import Run
+    from holdfast.api.run import Change, Run
     from holdfast.api.state import State
     from holdfast.api.status import (
         ContainerStatus,
@@ -83,7 +84,7 @@ _PLACES = {
     "Autoscale": "holdfast.master.autoscale",
     "BugError": "holdfast.errors",
     "Chained": "holdfast.recovery.policies",
-    "Change": "holdfast.api.hub_run",
+    "Change": "holdfast.api.run",
     "ContainerError": "holdfast.errors",
     "ContainerStatus": "holdfast.api.status",
     "CorruptionError": "holdfast.errors",
@@ -97,7 +98,7 @@ _PLACES = {
     "FunctionError": "holdfast.errors",
     "HoldfastError": "holdfast.errors",
     "Hub": "holdfast.api.hub",
-    "HubJob": "holdfast.api.hub",
+    "HubJob": "holdfast.api.hub_job",
     "HubRun": "holdfast.api.hub_run",
     "JavaError": "holdfast.errors",
     "Job": "holdfast.api.job",

@@ -35,7 +35,8 @@ def rows(slots: dict[int, int]) -> pa.RecordBatch:
 
 class Holder:
     def __init__(self) -> None:
-        self.pieces = Pieces(LAYOUTS)
+        self.pieces = Pieces(LAYOUTS.get)
+        self.tables = len(LAYOUTS)
 
     def save(
         self, epoch: int, slots: dict[int, int], base: int | None = None, settled: int | None = None, **more: Any
@@ -60,7 +61,7 @@ class Holder:
         of = {"base": Version(base) if base else None, "settled": Version(settled) if settled else None}
         shape = Shape(100, 0)
         about = PiecePart(PIECE, Version(epoch), full=base is None, shape=shape, number=number, last=last, **of)
-        self.pieces.receive(saving, owner, table, about, rows(slots))
+        self.pieces.receive(saving, owner, table, self.tables, about, rows(slots))
 
     @property
     def versions(self) -> list[int]:
@@ -68,9 +69,9 @@ class Holder:
 
     def values(self, epoch: int) -> dict[int, int] | None:
         found = self.pieces.rows(PIECE, Version(epoch), "two")
-        if found is None:
+        if not found:
             return None
-        shape, batch = found
+        ((shape, batch),) = found
         assert shape == Shape(100, 0)
         return dict(zip(batch.column("slot").to_pylist(), batch.column("change").to_pylist(), strict=True))
 
@@ -106,6 +107,30 @@ def test_many_versions_are_folded(holder: Holder) -> None:
     assert holder.pieces.nbytes < 3 * rows(expected).nbytes * len(LAYOUTS)
 
 
+def test_tables_come_and_go_with_their_stages(holder: Holder) -> None:
+    """What a table was not there for, it has nothing of: also where only what changed is sent."""
+    holder.tables = 1
+    holder.save(1, {0: 10}, tables=["one"])
+    assert holder.versions == [1]
+    assert holder.pieces.rows(PIECE, Version(1), "two") == []
+    holder.tables = 2
+    holder.save(2, {4: 20}, base=1, settled=1)
+    holder.save(3, {9: 30}, base=2, settled=2)
+    assert holder.values(2) == {4: 20}
+    assert holder.values(3) == {4: 20, 9: 30}
+    for epoch in range(4, 12):  # long enough to be folded
+        holder.save(epoch, {9: epoch}, base=epoch - 1, settled=epoch - 1)
+    assert holder.values(11) == {4: 20, 9: 11}
+    holder.tables = 1
+    holder.save(12, {0: 12}, base=11, settled=11, tables=["one"])
+    assert holder.versions == [11, 12]
+    assert holder.values(11) == {4: 20, 9: 11}
+    assert holder.pieces.rows(PIECE, Version(12), "two") == []
+    assert holder.pieces.rows(PIECE, Version(13), "two") is None
+    holder.save(13, {0: 13}, base=12, settled=12, tables=["gone"])
+    assert holder.versions == [12, 13], "of a table that the job here does not have"
+
+
 def test_what_does_not_fit_is_left_out(holder: Holder) -> None:
     holder.save(2, {0: 20}, base=1, settled=1)
     assert holder.versions == [], "a delta of nothing"
@@ -117,7 +142,7 @@ def test_what_does_not_fit_is_left_out(holder: Holder) -> None:
     holder.save(6, {1: 60}, settled=4)
     assert holder.versions == [6], "all of it: what is here is no part of the settled version"
     with pytest.raises(CorruptionError, match="other columns"):
-        holder.pieces.receive("s", "a", "one", ANY, rows({0: 1}).drop_columns(["a0"]))
+        holder.pieces.receive("s", "a", "one", 2, ANY, rows({0: 1}).drop_columns(["a0"]))
 
 
 def test_a_torn_saving_leaves_nothing(holder: Holder) -> None:

@@ -11,18 +11,16 @@ job that drew it first, and keeps that when this job goes; and no name in a stor
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
-from holdfast.api.drawing import Drawing
+from holdfast.api.hub_job import HubJob, stages_of
 from holdfast.api.job import Job
-from holdfast.api.recalled import Updates
+from holdfast.api.keyed import StageStream
+from holdfast.api.recalled import HubUpdates, Record
 from holdfast.api.stream import Stream
 from holdfast.driver.live_job import SECTION
 from holdfast.errors import PlanError
@@ -31,14 +29,15 @@ from holdfast.log.ledger import Ledger
 from holdfast.log.past import Names, Past
 from holdfast.log.store import Store
 from holdfast.plan.compile import Notes, Plan, PlannedStage
-from holdfast.plan.frames import Frame
-from holdfast.plan.graph import Output, Sink, Stage, outputs
+from holdfast.plan.graph import Node, Sink, Stage, outputs
 from holdfast.spark.hub_stream import HubPlan
+from holdfast.spark.stream import JobPlan
 from holdfast.spark.twins import Twins
 
 if TYPE_CHECKING:
     from holdfast.api.hub_run import HubRun
     from holdfast.driver.live_job import LiveJob
+    from holdfast.driver.snapshots import Snapshot
 
 _JOB = re.compile(r"[\w.-]+")
 
@@ -56,7 +55,7 @@ class Hub(Job):
         """Drawn while the hub runs, and not part of it yet."""
         self._planned_of: dict[Stage, PlannedStage] = {}
         self._twins = Twins()
-        self._updates = Updates(self)
+        self._updates = HubUpdates(self)
         self._run: HubRun | None = None
 
     def read(  # type: ignore[override]
@@ -99,15 +98,13 @@ class Hub(Job):
         changed stage otherwise than it did then, only one of the two can be meant, and the start is refused until it is
         said: ``"keep"`` the changes, or ``"drop"`` them.
         """
-        if options.pop("ring", True) is not True:
-            raise PlanError(
-                "A hub's containers always form a ring.", safe="Nothing was started.", todo="Leave ring= out."
-            )
-        if (fork := options.pop("fork", None)) is not None:
-            self._fork(fork)
-            self._look_again()
-        self._updates.recall(updates)
-        return super().start(ring=True, **options)  # type: ignore[return-value]
+        for given, why in (
+            ("ring", "A hub's containers always form a ring."),
+            ("live_filters", "A hub's filters can always be changed."),
+        ):
+            if options.pop(given, True) is not True:
+                raise PlanError(why, safe="Nothing was started.", todo=f"Leave {given}= out.")
+        return super().start(ring=True, updates=updates, **options)  # type: ignore[return-value]
 
     def _run_of(self, live: LiveJob) -> HubRun:
         from holdfast.api.hub_run import HubRun
@@ -192,6 +189,46 @@ class Hub(Job):
             self._twins.forget_rows(stage)
             del self._planned_of[stage]
 
+    # --- what is changed while it runs --------------------------------------------------------------------
+
+    def _changeable(self, stage: StageStream | str, running: JobPlan) -> tuple[str, PlannedStage]:
+        """A stage of one job, by what the job calls it."""
+        called = stages_of(self._jobs)
+        if isinstance(stage, StageStream):
+            mine = [name for name, node in called.items() if node is stage._stage and name.startswith(stage._job.name)]
+            public = mine[0] if mine else stage.name
+        else:
+            public = stage
+        if public not in called:
+            raise PlanError(
+                f"There is no stage '{public}'.",
+                safe="Nothing was changed.",
+                todo=f"The stages of this run are: {', '.join(called)}.",
+            )
+        node = called[public]
+        if others := [name for name, other in called.items() if other is node and name != public]:
+            raise PlanError(
+                f"Stage '{public}' is one with '{others[0]}': what is changed of it would be changed for both.",
+                safe="Nothing was changed.",
+                todo="Add a job with a stage of its own that is as you want it, and remove this one.",
+            )
+        return public, self._planned_of[node]
+
+    def _plan_with(self, made: PlannedStage, running: JobPlan, updates: Sequence[Record]) -> HubPlan:
+        return self._plan_of(self._jobs, updates, {made.node: made})
+
+    def _take_change(self, made: PlannedStage, *, other: bool = True) -> None:
+        self._planned_of[made.node] = made
+        if other:
+            self._drop_later([made.node])
+            self._twins.forget(made.node)  # an equal one of before is equal no more
+
+    def _leaf_frames(self, node: Node) -> dict[Node, DataFrame]:
+        return self._twins.leaf_frames(node)
+
+    def _noted_updates(self) -> Sequence[Record]:
+        return self._stored.notes()[1]
+
     # --- names --------------------------------------------------------------------------------------------
 
     @cached_property
@@ -209,8 +246,9 @@ class Hub(Job):
         """Every name that the store has ever had for a stage, or is to have for one that is drawn."""
         return Past.of(self._stored).names
 
-    def _look_again(self) -> None:
+    def _fork(self, snapshot: Snapshot | str) -> None:
         """The store was empty when the jobs were drawn, and has the names of the hub that it was forked from now."""
+        super()._fork(snapshot)
         drawn = {name: node.name for name, node in stages_of(self._jobs).items()}
         for cached in ("_stored", "_names", "_ever"):
             self.__dict__.pop(cached, None)
@@ -258,138 +296,3 @@ class Hub(Job):
             safe="Nothing was changed.",
             todo="job = hub.job('name'), then job.stream('clicks'), or job.sql(…).",
         )
-
-
-def stages_of(jobs: Mapping[str, HubJob]) -> dict[str, Stage]:
-    """The stages of these jobs by what people call them."""
-    return {f"{job.name}/{name}": node for job in jobs.values() for name, node in job._called.items()}
-
-
-class HubJob(Drawing):
-    """One job of a hub. It is drawn like any other; its streams begin with ``stream(name)``."""
-
-    def __init__(self, hub: Hub, name: str, creator: str) -> None:
-        super().__init__(name)
-        self.hub, self.creator = hub, creator
-        self.spark = hub.spark
-        self._called: dict[str, Stage] = {}
-        """Its stages by the names that it knows them by; some of them other jobs have drawn."""
-        self._sources = hub._sources
-        self._texts: list[dict[str, str | None]] = []
-        """What it is, if it is drawn by text alone."""
-        self._verbs = False
-        """Something was drawn otherwise, which only the program can draw again."""
-        self._reading = False
-
-    def stream(self, name: str) -> Stream:
-        """A source of the hub, or a stage: of this job by its name, of another as ``"job/stage"``."""
-        found = self._stream_called(name)
-        if found is None:
-            sources = ", ".join(source.name for source in self._sources) or "none"
-            stages = ", ".join(stages_of(self.hub._jobs)) or "none"
-            raise PlanError(
-                f"There is no stream '{name}' in hub '{self.hub.name}'.",
-                safe="Nothing was changed.",
-                todo=f"Its sources are: {sources}; its stages: {stages}.",
-            )
-        return found[0]
-
-    def sql(self, text: str, name: str | None = None, *, dialect: str = "spark") -> Stream:
-        with self._by_text():
-            stream = super().sql(text, name, dialect=dialect)
-        self._texts.append({"text": text, "name": name, "dialect": dialect})
-        return stream
-
-    def plan(self) -> HubPlan:
-        return self.hub.plan()
-
-    @contextmanager
-    def _by_text(self) -> Iterator[None]:
-        self._reading = True
-        try:
-            yield
-        finally:
-            self._reading = False
-
-    # --- names --------------------------------------------------------------------------------------------
-
-    def _stream_called(self, name: str) -> tuple[Stream, Mapping[str, str]] | None:
-        own = super()._stream_called(name)
-        if own is not None:
-            return own
-        job, _, stage = name.partition("/" if "/" in name else ".")
-        planned = self.hub._stage(job, stage) if stage else None
-        if planned is not None:
-            return self._stage_stream(planned), self._times_of(planned)
-        known = self.hub._stream_called(name)
-        return None if known is None else (Stream(self, known[0]._node, known[0]._frame), known[1])
-
-    @property
-    def _every_stage(self) -> Sequence[PlannedStage]:
-        return list(self.hub._planned_of.values())
-
-    def _stage_called(self, name: str) -> PlannedStage | None:
-        node = self._called.get(name)
-        return None if node is None else self.hub._planned_of[node]
-
-    def _stored_name(self, name: str) -> str:
-        return self.hub._stored_name(f"{self.name}/{name}")
-
-    def _named_sink(self, sink: Sink) -> Sink:
-        after = f"{self.name}/{sink.after}" if sink.after else ""
-        feeds = f"{self.name}/{sink.feeds}" if sink.feeds else ""
-        return replace(sink, name=f"{self.name}/{sink.name}", after=after, feeds=feeds)
-
-    def _add_sink(self, sink: Sink) -> None:
-        self._verbs = self._verbs or not self._reading
-        super()._add_sink(sink)
-
-    def _taken_in(self, name: str, planned: PlannedStage) -> PlannedStage:
-        self._verbs = self._verbs or not self._reading
-        hub, public = self.hub, f"{self.name}/{name}"
-        known = hub._names.get(public)
-        twin = hub._twins.of(planned)
-        if twin is not planned.node and known in (None, twin.name):
-            self._called[name] = twin
-            if known is None:
-                hub._ever = hub._ever.without(planned.plan.name)
-            return hub._planned_of[twin]
-        if any(one.plan.name == planned.plan.name for one in hub._planned_of.values()):
-            raise PlanError(
-                f"Stage '{public}' was one with '{planned.plan.name}' when this hub ran last, and is another now.",
-                safe="Nothing was started.",
-                todo="Give it another name, key_by(…, name='…'): it then starts empty. Or draw it as it was.",
-            )
-        hub._planned_of[planned.node] = planned
-        self._called[name] = planned.node
-        return planned
-
-    def _frame_of(self, output: Output, planned: PlannedStage) -> Any:
-        make: Callable[[], Any] = lambda: super(HubJob, self)._frame_of(output, planned)  # noqa: E731
-        return self.hub._twins.frame(output, make)
-
-    # --- as its hub does ----------------------------------------------------------------------------------
-
-    def _declared_source(self, name: str, ddl: str, format: str | None, options: Mapping[str, str]) -> Stream:
-        raise PlanError(
-            f"Stream '{name}' would be a source, and a hub's jobs read its sources.",
-            safe="Nothing was started.",
-            todo=f"hub.read(df, name='{name}'), before the hub is started.",
-        )
-
-    def _table_columns(self, name: str) -> list[str] | None:
-        return self.hub._table_columns(name)
-
-    @property
-    def _default_format(self) -> str:
-        return self.hub._default_format
-
-    @property
-    def _ansi(self) -> bool:
-        return self.hub._ansi
-
-    def _view(self, frame: Any) -> Frame:
-        return self.hub._view(frame)
-
-    def _empty(self, schema: StructType) -> DataFrame:
-        return self.hub._empty(schema)

@@ -6,44 +6,22 @@ written into the store, and named by that epoch's prepare, before the epoch is. 
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pyspark.cloudpickle import cloudpickle
-
 from holdfast.api import recalled
-from holdfast.api.hub import stages_of
-from holdfast.api.keyed import StageStream
 from holdfast.api.named import Named
 from holdfast.api.rows import Rows
 from holdfast.api.run import Run
-from holdfast.api.states import compiled, parameters_text
 from holdfast.api.status import JobStatus
 from holdfast.driver.live_changes import Update
 from holdfast.driver.live_job import LiveJob
 from holdfast.errors import FunctionError, PlanError
-from holdfast.log.past import Past
-from holdfast.plan.graph import Stage
-from holdfast.plan.updates import drawn_as, refuse_more, refuse_unemptied
-from holdfast.spark.analysis import asking_spark
-from holdfast.spark.stream import read_alone
 from holdfast.wire.questions import HostedStatus
 
 if TYPE_CHECKING:
-    from holdfast.api.hub import Hub, HubJob
-
-
-@dataclass(frozen=True)
-class Change:
-    """A change of a hub's graph: what, since which version of it, by whom and when it was asked for."""
-
-    version: int
-    text: str
-    by: str
-    at: datetime
+    from holdfast.api.hub import Hub
+    from holdfast.api.hub_job import HubJob
 
 
 class HubRun(Run):
@@ -52,14 +30,11 @@ class HubRun(Run):
     def __init__(self, hub: Hub, live: LiveJob) -> None:
         super().__init__(hub, live)
         self.hub = hub
-        self._changing = threading.Lock()
         self._raised: dict[str, str] = {}
         """Jobs that go along without rows, and why."""
         live.shell.go_on_without = self._go_on_without
         for job in self._jobs_with(live.jobs.log.left_out):
             self._raised[job] = "it raised in an earlier run"
-        for line in hub._updates.told:
-            live.shell.history.note("changed", line)
 
     # --- change while it runs -----------------------------------------------------------------------------
 
@@ -127,60 +102,6 @@ class HubRun(Run):
             self._remember(made)
         return update
 
-    def update(
-        self,
-        stage: StageStream | str,
-        *,
-        where: str | None = None,
-        function: Callable[..., Any] | type | None = None,
-        parameters: Mapping[str, Any] | None = None,
-        k: int | None = None,
-        reset: bool = False,
-    ) -> Update:
-        """Replace one thing of a stage, from the next epoch on; its state stays.
-
-        ``where``: the filter nearest in front of it, as SQL text over the columns there; if it has none, it gets one.
-        ``function``: what ``process`` calls, with the same states. ``parameters``: what that finds as
-        ``context.parameters``. ``k``: how many rows ``top_k`` shows, fewer than until now; those behind them are taken
-        back. ``reset``, beside one of these or alone: the epoch begins with the stage emptied, and whoever follows its
-        changes sees all of it taken back. Returns when that is certain, whatever dies then.
-        """
-        hub = self.hub
-        self._live.changes.refuse_inside()
-        with self._changing:
-            public, node = self._found(stage)
-            planned = hub._planned_of[node]
-            given = {"where": where, "function": function, "parameters": parameters, "k": k}
-            said = {what: value for what, value in given.items() if value is not None}
-            if len(said) > 1 or not (said or reset):
-                raise PlanError(
-                    "run.update replaces one thing of a stage at a time.",
-                    safe="Nothing was changed.",
-                    todo="Give where=, function=, parameters= or k=; reset=True beside one of them, or alone.",
-                )
-            if reset:
-                refuse_unemptied(planned)
-            text = {what: self._as_text(public, planned.plan.operator, what, value) for what, value in said.items()}
-            was = hub._updates.was.get(public) or drawn_as(planned)
-            record = recalled.updated(public, was, text, reset=reset)
-            made = recalled.changed(planned, record)
-            if k is not None and not reset:
-                refuse_more(planned, k)
-            for item in made.inputs:
-                frames = hub._twins.leaf_frames(item.node)
-                with asking_spark(next(iter(frames.values())), f"change of '{public}'"):
-                    read_alone(item, frames)
-            made.plan.build()
-            updates = hub._updates.following(record)
-            update = self._change(hub._plan_of(hub._jobs, updates, {node: made}), record, [node.name] if reset else [])
-            hub._planned_of[node] = made
-            if said:
-                hub._drop_later([node])
-                hub._updates.was[public] = was
-                hub._twins.forget(node)  # an equal one of before is equal no more
-            self._remember(updates)
-        return update
-
     def resume(self, job: HubJob | str) -> Update:
         """Let a job that raised have rows again, from the next epoch on. What came since it raised it has not had, and
         ``run.status().events`` keep the gap. Mend it first: ``run.update(stage, function=…)``."""
@@ -223,14 +144,6 @@ class HubRun(Run):
         wanted = set(stages)
         jobs = self.hub._jobs.values()
         return [job.name for job in jobs if wanted & {node.name for node in job._called.values()}]
-
-    def history(self) -> list[Change]:
-        """What was changed of this hub while it ran, the oldest first, also in earlier runs: the last 100 changes."""
-        with self._jobs.log.ledger_lock:
-            past = Past.of(self._ledger.graphs())
-        return [
-            Change(one.version, one.text, one.by, datetime.fromtimestamp(one.at / 1000, UTC)) for one in past.changes
-        ]
 
     # --- look ---------------------------------------------------------------------------------------------
 
@@ -284,61 +197,8 @@ class HubRun(Run):
 
     # --- within -------------------------------------------------------------------------------------------
 
-    def _change(self, plan: Any, record: recalled.Record, reset: Sequence[str] = ()) -> Update:
-        return self._live.changes.change(plan, [recalled.text_of(record)], record["by"], reset)
+    def _change(self, plan: Any, record: recalled.Record) -> Update:
+        return self._live.changes.change(plan, [recalled.text_of(record)], record["by"])
 
     def _remember(self, made: tuple[recalled.Record, ...]) -> None:
         self.hub._updates.made = made
-
-    def _found(self, stage: StageStream | str) -> tuple[str, Stage]:
-        """A stage of one job, by what the job calls it."""
-        called = stages_of(self.hub._jobs)
-        if isinstance(stage, StageStream):
-            mine = [name for name, node in called.items() if node is stage._stage and name.startswith(stage._job.name)]
-            public = mine[0] if mine else stage.name
-        else:
-            public = stage
-        if public not in called:
-            raise PlanError(
-                f"There is no stage '{public}'.",
-                safe="Nothing was changed.",
-                todo=f"The stages of this run are: {', '.join(called)}.",
-            )
-        node = called[public]
-        if others := [name for name, other in called.items() if other is node and name != public]:
-            raise PlanError(
-                f"Stage '{public}' is one with '{others[0]}': what is changed of it would be changed for both.",
-                safe="Nothing was changed.",
-                todo="Add a job with a stage of its own that is as you want it, and remove this one.",
-            )
-        return public, node
-
-    def _as_text(self, public: str, spec: Any, what: str, value: Any) -> Any:
-        if what == "k":
-            return value
-        if what == "parameters":
-            return parameters_text(value)
-        if what == "where":
-            if not isinstance(value, str):
-                raise PlanError(
-                    f"A filter that is changed while a job runs is SQL text, not {value!r}.",
-                    safe="Nothing was changed.",
-                    todo="Write where=\"price > 10 AND country = 'NZ'\": the store keeps it, for the next start.",
-                )
-            return value
-        named = value if isinstance(value, type) or hasattr(value, "__qualname__") else type(value)
-        if cloudpickle._should_pickle_by_reference(named):  # type: ignore[no-untyped-call]
-            raise PlanError(
-                f"{named.__qualname__} is in module '{named.__module__}', and only its name would reach containers: "
-                "they would go on with the code that they have.",
-                safe="Nothing was changed.",
-                todo=f"pyspark.cloudpickle.register_pickle_by_value({named.__module__}), then update again.",
-            )
-        pickled, states = compiled(value, None)
-        if states and states != getattr(spec, "states", states):
-            raise PlanError(
-                f"The function for '{public}' declares other states than the one that is there.",
-                safe="Nothing was changed.",
-                todo="Declare the same ones; or stop the hub, change the program, and start it.",
-            )
-        return recalled.as_function(pickled)

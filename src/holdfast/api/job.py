@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.errors import AnalysisException
@@ -12,16 +13,24 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from holdfast.api.drawing import Drawing
+from holdfast.api.keyed import StageStream
+from holdfast.api.recalled import Record, Updates
 from holdfast.api.stream import Stream
+from holdfast.driver.live_job import SECTION
 from holdfast.driver.options import DEFAULT, OnOverflow, Options, Where
 from holdfast.errors import PlanError
 from holdfast.launch.fleet import Silence
+from holdfast.log.ledger import Ledger
+from holdfast.log.store import Store
 from holdfast.master.autoscale import Autoscale, PerExecutor
+from holdfast.plan.compile import Notes, PlannedStage
 from holdfast.plan.declared import declared_times
+from holdfast.plan.graph import Node, Source, Stage, leaves
 from holdfast.recovery.policies import Recovery
 from holdfast.safety.policies import Safety
 from holdfast.spark import claims
 from holdfast.spark.analysis import SparkFrame, asking_spark, refuse_stateful
+from holdfast.spark.hub_stream import HubPlan
 from holdfast.spark.sinks import folder_of
 from holdfast.spark.source import HoldfastDataSource
 from holdfast.spark.stream import JobPlan
@@ -50,6 +59,9 @@ class Job(Drawing):
         _share_python(spark)
         self.spark = spark
         self.store = store
+        self._changed: dict[Stage, PlannedStage] = {}
+        """Stages that were changed while the job ran, as they are now."""
+        self._updates = Updates(self)
         spark.dataSource.register(HoldfastDataSource)
 
     def read(
@@ -89,6 +101,8 @@ class Job(Drawing):
         drop_sinks: Sequence[str] = (),
         sinks_at_once: int = DEFAULT.sinks_at_once,
         ring: bool = False,
+        live_filters: bool = False,
+        updates: Literal["keep", "drop"] | None = None,
         fork: Snapshot | str | None = None,
     ) -> Run:
         """Start the job, or go on where it was if the store has it already.
@@ -112,7 +126,14 @@ class Job(Drawing):
         ``drop_sinks`` names sinks that were removed while an epoch was under way, and shall not get it: without a word
         about them such a start is refused. ``sinks_at_once``: so many sinks of an epoch run side by side; 1: one after
         the other, in the order in which they are written. ``ring``: containers form a ring, for ``run.vertices``; with
-        ``Shards`` they do anyway. ``fork``: begin with a snapshot of another job (``run.snapshot()``, or its text
+        ``Shards`` they do anyway.
+        ``live_filters``: filters over sources stay out of Spark's query, so that ``run.update(stage, where=…)`` can
+        replace them; nothing is pushed down into the sources then, and all of their columns are read.
+        What ``run.update`` changed in earlier runs is changed again, and ``run.status().events`` say so;
+        ``updates="drop"`` starts with what the program draws. If the program draws a changed stage otherwise than it
+        did then, only one of the two can be meant, and the start is refused until it is said: ``"keep"`` the changes,
+        or ``"drop"`` them.
+        ``fork``: begin with a snapshot of another job (``run.snapshot()``, or its text
         "<store>#<number>"), in an empty store; if the store has begun with it already, go on. The job may differ from
         the one it is forked from as a changed job may from what it was.
         """
@@ -142,7 +163,11 @@ class Job(Drawing):
             sinks_at_once=sinks_at_once,
             ring=ring,
         )
-        return self._run_of(start(self, self.plan().overflowing(on_overflow), options))
+        self._updates.recall(updates)
+        plan = self.plan()
+        if live_filters and plan.filters_in_stream:
+            plan = HubPlan(plan.planned, plan.sinks, plan.spark, sources=tuple(self._sources), noted=plan.noted)
+        return self._run_of(start(self, plan.overflowing(on_overflow), options))
 
     def _fork(self, snapshot: Snapshot | str) -> None:
         from holdfast.driver.fork import fork
@@ -156,9 +181,51 @@ class Job(Drawing):
         return Run(self, live)
 
     def plan(self) -> JobPlan:
-        plan = JobPlan(*self._drawn(), self.spark)
+        drawn, sinks = self._drawn()
+        stages = tuple(self._changed.get(stage.node, stage) for stage in drawn)
+        plan = JobPlan(stages, sinks, self.spark, noted=Notes(updates=self._updates.made))
         self._refuse_shared_folders(plan)
         return plan
+
+    # --- what is changed while it runs --------------------------------------------------------------------
+
+    def _changeable(self, stage: StageStream | str, running: JobPlan) -> tuple[str, PlannedStage]:
+        """A stage of the running plan, by what people call it, as the program draws it with all changes so far."""
+        name = stage.name if isinstance(stage, StageStream) else stage
+        found = next((one for one in running.planned if one.plan.name == name), None)
+        if found is None or (isinstance(stage, StageStream) and not self._owns(stage)):
+            raise PlanError(
+                f"There is no stage '{name}'.",
+                safe="Nothing was changed.",
+                todo=f"The stages of this run are: {', '.join(one.name for one in running.stages)}.",
+            )
+        return name, self._as_it_is(found.node)
+
+    def _plan_with(self, made: PlannedStage, running: JobPlan, updates: Sequence[Record]) -> JobPlan:
+        """The running plan with one stage as it is to be; Spark's query goes on."""
+        stages = (made if one.node is made.node else self._as_it_is(one.node) for one in running.planned)
+        noted = Notes(updates=tuple(updates))
+        return replace(running, planned=tuple(stages), noted=noted, streaming=running.streaming or running)
+
+    def _as_it_is(self, node: Stage) -> PlannedStage:
+        return self._changed.get(node) or self._planned(node)
+
+    def _take_change(self, made: PlannedStage, *, other: bool = True) -> None:
+        """The stage is as it was made now. ``other``: and not as it was."""
+        self._changed[made.node] = made
+
+    def _leaf_frames(self, node: Node) -> dict[Node, DataFrame]:
+        frames: dict[Node, DataFrame] = {}
+        for leaf in leaves(node):
+            frames[leaf] = leaf.frame if isinstance(leaf, Source) else self._frame_of(leaf, self._planned(leaf.stage))
+        return frames
+
+    def _noted_updates(self) -> Sequence[Record]:
+        """What the store has of changes that were made while the job ran."""
+        return Ledger(Store(self.store), SECTION).graphs().notes()[1]
+
+    def _forget_changes(self) -> None:
+        self._changed.clear()
 
     def _refuse_shared_folders(self, plan: JobPlan) -> None:
         claims.refuse_shared(self.spark, [(sink.name, path) for sink in plan.sinks if (path := folder_of(sink))])

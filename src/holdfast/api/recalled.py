@@ -1,4 +1,4 @@
-"""What was changed while a hub ran, as plain data: written into its graph, and done again at its next start.
+"""What was changed while a job or a hub ran, as plain data: written into its graph, and done again at its next start.
 
 A record is about a job (it was added, or removed) or about a stage of one (its filter, function or parameters are
 others). What a program draws and what was changed stand apart, so that a program that starts again unchanged goes on
@@ -21,7 +21,9 @@ from holdfast.plan.compile import PlannedStage
 from holdfast.plan.updates import drawn_as, with_filter, with_function, with_limit
 
 if TYPE_CHECKING:
-    from holdfast.api.hub import Hub, HubJob
+    from holdfast.api.hub import Hub
+    from holdfast.api.hub_job import HubJob
+    from holdfast.api.job import Job
 
 Record = Mapping[str, Any]
 FIELDS = ("where", "function", "parameters", "k")
@@ -76,9 +78,12 @@ def changed(stage: PlannedStage, record: Record) -> PlannedStage:
 
 
 class Updates:
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
-        self._recalled = False
+    """Of a job: those that are in force."""
+
+    kind = "job"
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
         self.was: dict[str, str] = {}
         """Of stages that were changed, as what the program drew them."""
         self.made: tuple[Record, ...] = ()
@@ -87,19 +92,15 @@ class Updates:
         """What a start had to say of them."""
 
     def recall(self, how: str | None) -> None:
-        """At a start: do again what was changed while the hub ran before."""
+        """At a start: do again what was changed while the job ran before."""
         if how is not None:
             one_of("updates", how, "keep", "drop")
-        stored = self._hub._stored.notes()[1]
-        if self._recalled:
-            if how == "drop" and self.made:
-                raise PlanError(
-                    "This hub has its changes in it already.",
-                    safe="Nothing was started.",
-                    todo="Draw a new hf.Hub, and start that with updates='drop'.",
-                )
-            return
-        self._recalled = True
+        self.was, self.made = {}, ()
+        self._job._forget_changes()
+        self._recall(how)
+
+    def _recall(self, how: str | None) -> None:
+        stored, self.told = self._job._noted_updates(), []
         if how == "drop":
             self.told = [f"{text_of(record)}: dropped by updates='drop'" for record in stored]
             return
@@ -126,6 +127,51 @@ class Updates:
 
     def _again(self, record: Record, how: str | None) -> bool:
         """Whether the record still says something that the program does not."""
+        stage = self._stage(record["stage"])
+        if stage is None:
+            return False  # the program has it no more
+        drawn = self.was.setdefault(record["stage"], drawn_as(stage))
+        if drawn != record["was"] and how != "keep":
+            raise StoreError(
+                f"{text_of(record)}: so it was changed while {self.kind} '{self._job.name}' ran, and the program draws "
+                "the stage otherwise now than it did then.",
+                safe="Nothing was started.",
+                todo=f"{self.kind}.start(updates='keep') goes on with what was changed, {self.kind}.start(updates="
+                "'drop') with what the program draws.",
+            )
+        self._job._take_change(changed(stage, record))
+        return True
+
+    def _stage(self, name: str) -> PlannedStage | None:
+        """As the program draws it, with the changes so far."""
+        found = self._job._stage_called(name)
+        return None if found is None else self._job._as_it_is(found.node)
+
+
+class HubUpdates(Updates):
+    """Of a hub: also of jobs that came and went."""
+
+    kind = "hub"
+
+    def __init__(self, hub: Hub) -> None:
+        super().__init__(hub)
+        self._hub = hub
+        self._recalled = False
+
+    def recall(self, how: str | None) -> None:
+        if self._recalled and how == "drop" and self.made:
+            raise PlanError(
+                "This hub has its changes in it already.",
+                safe="Nothing was started.",
+                todo="Draw a new hf.Hub, and start that with updates='drop'.",
+            )
+        if how is not None:
+            one_of("updates", how, "keep", "drop")
+        if not self._recalled:
+            self._recalled = True
+            self._recall(how)
+
+    def _again(self, record: Record, how: str | None) -> bool:
         hub = self._hub
         match record["kind"]:
             case "add":
@@ -134,22 +180,10 @@ class Updates:
                 gone = hub._jobs.pop(record["job"], None)
                 hub._forget_unneeded()
                 return gone is not None
-        job, _, name = record["stage"].partition("/")
-        stage = hub._stage(job, name)
-        if stage is None:
-            return False  # the program has it no more
-        drawn = self.was.setdefault(record["stage"], drawn_as(stage))
-        if drawn != record["was"] and how != "keep":
-            raise StoreError(
-                f"{text_of(record)}: so it was changed while hub '{hub.name}' ran, and the program draws the stage "
-                "otherwise now than it did then.",
-                safe="Nothing was started.",
-                todo="hub.start(updates='keep') goes on with what was changed, hub.start(updates='drop') with what the "
-                "program draws.",
-            )
-        hub._planned_of[stage.node] = changed(stage, record)
-        hub._twins.forget(stage.node)
-        return True
+        return super()._again(record, how)
+
+    def _stage(self, name: str) -> PlannedStage | None:
+        return self._hub._stage(*name.split("/", 1))
 
     def _add(self, record: Record) -> bool:
         hub, name = self._hub, record["job"]

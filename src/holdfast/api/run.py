@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
@@ -17,12 +19,15 @@ from holdfast.api.rows import Rows
 from holdfast.api.state import State
 from holdfast.api.status import SECTION as SECTION  # it is asked for here
 from holdfast.api.status import JobStatus, SnapshotStatus, Status, status_of
+from holdfast.api.updating import update
 from holdfast.api.vertices import Vertices
 from holdfast.api.vertices import start as start_vertices
 from holdfast.driver import snapshots
+from holdfast.driver.live_changes import Update
 from holdfast.driver.live_job import LiveJob
 from holdfast.driver.snapshots import Snapshot
 from holdfast.errors import ContainerError, HoldfastError, PlanError
+from holdfast.log.past import Past
 from holdfast.master import events as ev
 from holdfast.ring.vertex import Vertex
 from holdfast.ring.vertex_messages import AppName
@@ -37,6 +42,16 @@ END_SECONDS = 30.0  # of Spark's query, once it was told to end
 LOG = logging.getLogger("holdfast")
 
 
+@dataclass(frozen=True)
+class Change:
+    """A change of a running job's graph: what, since which version of it, by whom and when it was asked for."""
+
+    version: int
+    text: str
+    by: str
+    at: datetime
+
+
 class Run:
     """What ``job.start`` returns. Also a context manager: leaving it stops the job."""
 
@@ -46,7 +61,10 @@ class Run:
         self._ledger, self._file = live.ledger, live.file
         self._shell, self._fleet, self._jobs = live.shell, live.fleet, live.jobs
         self._applications: dict[AppName, Vertices] = {}
+        self._changing = threading.Lock()
         live.desk.table.add(RunQuestions(self))
+        for line in job._updates.told:
+            live.shell.history.note("changed", line)
 
     @property
     def _plan(self) -> JobPlan:
@@ -167,6 +185,38 @@ class Run:
         """Kill a container, as a drill: with SIGKILL, telling nobody. ``await_settled`` awaits its recovery too."""
         self._live.refuse_stopped()
         self._fleet.kill(name)
+
+    def update(
+        self,
+        stage: StageStream | str,
+        *,
+        where: str | None = None,
+        function: Callable[..., Any] | type | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        k: int | None = None,
+        reset: bool = False,
+    ) -> Update:
+        """Replace one thing of a stage, from the next epoch on; its state stays.
+
+        ``where``: the filter nearest in front of it, as SQL text over the columns there; if it has none, it gets one.
+        Of a job, where rows come from a source, that needs ``start(live_filters=True)``.
+        ``function``: what ``process`` calls, with the same states. ``parameters``: what that finds as
+        ``context.parameters``. ``k``: how many rows ``top_k`` shows, fewer than until now; those behind them are taken
+        back. ``reset``, beside one of these or alone: the epoch begins with the stage emptied, and whoever follows its
+        changes sees all of it taken back. Returns when that is certain, whatever dies then.
+        """
+        self._live.changes.refuse_inside()
+        given = {"where": where, "function": function, "parameters": parameters, "k": k}
+        with self._changing:
+            return update(self, stage, given, reset=reset)
+
+    def history(self) -> list[Change]:
+        """What was changed of it while it ran, the oldest first, also in earlier runs: the last 100 changes."""
+        with self._jobs.log.ledger_lock:
+            past = Past.of(self._ledger.graphs())
+        return [
+            Change(one.version, one.text, one.by, datetime.fromtimestamp(one.at / 1000, UTC)) for one in past.changes
+        ]
 
     def vertices(self, vertex: type[Vertex], name: str, *, creator: str = "", **arguments: Any) -> Vertices:
         """Run a program of your own beside the job: a vertex of this class, called with the arguments, on every

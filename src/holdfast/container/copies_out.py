@@ -90,6 +90,11 @@ class Walk:
         self._shared: OrderedDict[tuple[str, int, int, int, int], tuple[Part, int]] = OrderedDict()
         self._nbytes = 0
 
+    @property
+    def tables(self) -> int:
+        """How many there are."""
+        return len(self._tables)
+
     def parts(
         self, number: int, base: int, *, every: bool = False
     ) -> Iterator[tuple[str, int, copies.Header, pa.RecordBatch]]:

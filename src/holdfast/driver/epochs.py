@@ -181,7 +181,7 @@ class EpochJobs:
             told = rows.mapInArrow(lambda batches: task(batches), TAG_SCHEMA)
             tags = [unpack(row.tag, Tag) for row in told.collect()]
             if any(item.watches for item in inputs):
-                streamed = self.plan.looks_in_stream
+                streamed = self.plan.filters_in_stream
                 latest = self.query.observed() if streamed else seen_by(told._jdf.queryExecution())
                 tags.append(Tag(SegmentRef("", 0, 0, 0, len(tags), 0), times=latest))
         self.seconds[f"intake{level}"] = time.perf_counter() - began

@@ -26,7 +26,6 @@ from holdfast.log.records import GraphFile
 from holdfast.master import events as ev
 from holdfast.operators.stage import InputPlan, StagePlan
 from holdfast.plan.changes import compare, mapping
-from holdfast.safety.policies import Shards
 
 if TYPE_CHECKING:
     from holdfast.driver.live_job import LiveJob
@@ -149,12 +148,6 @@ class LiveChanges:
                 "This cannot be changed while the job runs:\n" + "\n".join(f"    {line}" for line in refused),
                 safe="Nothing was changed.",
                 todo="Add what is new under another name and remove the old one; or stop, change, start.",
-            )
-        if isinstance(self._options.safety, Shards) and known.keys() != {stage.name for stage in plan.stages}:
-            raise PlanError(
-                "With safety=hf.Shards(…) stages cannot come or go while the job runs.",
-                safe="Nothing was changed.",
-                todo="Use hf.Delta(), hf.Sync() or None; or stop, change, start.",
             )
         return plan
 

@@ -74,7 +74,7 @@ def provide(ringed: RingedJob, ticket: BranchTicket) -> Iterator[tuple[pa.Record
         nbytes = part.nbytes
         with ringed.meters.upload.under_way(nbytes):
             ringed.upload.take(nbytes, lambda: None)
-            yield chunk.rows if chunk else _nothing(ringed.layouts[table]), part
+            yield chunk.rows if chunk else _nothing(ringed.layout(table)), part
         if chunk:
             faults.place("container", "mid-branch", versions[chunk.slice].epoch)
 
@@ -113,6 +113,7 @@ class Pull:
             table,
             ordered,
             {name: addresses[name] for one in branch.branches for name in one.nodes()},
+            ringed.job.graph,
         )
         self._opened: Future[flight.FlightStreamReader] = Future()
         self._reader: flight.FlightStreamReader | None = None
@@ -205,9 +206,10 @@ def _slice(
     for piece in own:
         found = ringed.pieces.rows(piece, version, table)
         if found is not None:
-            shape, rows = found
-            mine.append(rows)
             outcome.pieces.add(piece)
+            for whole, rows in found:
+                shape = whole
+                mine.append(rows)
     for one in below:
         shape = one.shape(number) or shape
     if shape is None:
@@ -215,17 +217,17 @@ def _slice(
     told = False
     if ordered:
         streams = [*map(chunks, mine), *(one.rows(number) for one in below)]
-        coming = _measured(merged(streams), ringed.layouts[table])
+        coming = _measured(merged(streams), ringed.layout(table))
         if below:
             coming = _metered(coming, ringed.meters.merge)
     else:
         invariant(not below, "what comes from below is in order")
-        coming = _measured(loose(mine), ringed.layouts[table])
+        coming = _measured(loose(mine), ringed.layout(table))
     for rows, nbytes in coming:
         yield Chunk(number, shape, rows, nbytes)
         told = True
     if not told:
-        yield Chunk(number, shape, _nothing(ringed.layouts[table]), 0)
+        yield Chunk(number, shape, _nothing(ringed.layout(table)), 0)
 
 
 def _measured(coming: Iterator[pa.RecordBatch], layout: Layout) -> Iterator[tuple[pa.RecordBatch, int]]:

@@ -58,6 +58,10 @@ class Gatherer:
         told: Sequence[machine.Answered] = (),
     ) -> None:
         self._ringed = ringed
+        self.graph, self._layouts = ringed.job.graph, ringed.layouts
+        """That it is in terms of, whatever becomes of the job meanwhile."""
+        self.newest = self.graph
+        """Of those that the pieces are in terms of, as far as is known."""
         self._addresses = addresses
         self._machine = machine.Gathering(ringed.me, ringed.terms.cut, asked, ringed.terms.policy, speeds, replacing)
         self._events: queue.SimpleQueue[machine.Event] = queue.SimpleQueue()
@@ -119,6 +123,7 @@ class Gatherer:
         try:
             client = ringed.client(self._addresses[peer])
             answer = client.call(AskPieces(frozenset(slices)), timeout=2 * ASK_SECONDS)
+            self.newest = max(self.newest, answer.graph)
             self._events.put(answer_of(peer, answer, slices))
         except (Unreachable, HoldfastError):
             self._events.put(machine.Lost(peer))
@@ -127,7 +132,7 @@ class Gatherer:
 
     def _pull(self, told: machine.Pull) -> None:
         try:
-            outcomes = self._ringed.crew.map(partial(self._pull_table, told), list(self._ringed.layouts))
+            outcomes = self._ringed.crew.map(partial(self._pull_table, told), list(self._layouts))
         except Exception as error:  # a defect too is no reason to wait for ever
             self._cancel(told.number)  # its other tables
             self._events.put(machine.Failed(told.number, (), f"{type(error).__name__}: {error}"))
@@ -173,8 +178,7 @@ class Gatherer:
         key = (chunk.slice, version, table)
         with self._lock:
             if key not in self._assemblies:
-                layout = self._ringed.layouts[table]
-                self._assemblies[key] = copies.Assembly(layout, version.epoch, *chunk.shape)
+                self._assemblies[key] = copies.Assembly(self._layouts[table], version.epoch, *chunk.shape)
                 self._filling[key] = threading.Lock()
             assembly, lock = self._assemblies[key], self._filling[key]
         with lock, working(rate, chunk.nbytes):
@@ -187,7 +191,8 @@ class Gatherer:
 
     def _loaders(self, slice_: int, version: Version) -> dict[str, copies.Loader]:
         with self._lock:
-            return {table: self._assemblies.pop((slice_, version, table)).loader() for table in self._ringed.layouts}
+            came = [table for table in self._layouts if (slice_, version, table) in self._assemblies]
+            return {table: self._assemblies.pop((slice_, version, table)).loader() for table in came}
 
 
 def answer_of(peer: str, told: Holding, slices: Collection[int]) -> machine.Answered:

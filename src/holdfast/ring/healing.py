@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from holdfast.container.former_graphs import FormerGraphs
 from holdfast.container.restore import Revived
 from holdfast.errors import ContainerError, HoldfastError
 from holdfast.ids import distance, id_of
@@ -237,7 +238,7 @@ class Healing:
     def owned(self, owners: Collection[str]) -> Owned:
         """The answer: slices whose newest pieces here are of these owners, those pieces, and slices that live here."""
         job, slices = self._ringed.job, self._ringed.pieces.owned_by(owners)
-        active = set.intersection(*(set(stage.slices) for stage in job.stages.values()))
+        active = set.intersection(*(set(stage.slices) for stage in list(job.stages.values())))
         here = sorted(active | job.backups.versions(slices).keys())
         return Owned(tuple(sorted(slices)), tuple(here), self._ringed.holding(slices))
 
@@ -257,6 +258,7 @@ class Healing:
 
     def _gather(self, share: Share, began: float) -> None:
         mine, asked = share.slices, time.monotonic()
+        self._ringed.job.adopt(max(answer.holding.graph for answer in share.told.values()))
         told: list[Answered] = [answer_of(name, answer.holding, set(mine)) for name, answer in share.told.items()]
         everyone = {number: list(share.view.around) for number in mine}
         gatherer = Gatherer(self._ringed, everyone, share.view.around, share.replacing, self._speeds, told)
@@ -265,6 +267,9 @@ class Healing:
         beyond: dict[int, str] = {}
         try:
             gathered = gatherer.run()
+            for number, reason in self._torn(gatherer, gathered).items():
+                del gathered.slices[number]
+                gathered.beyond[number] = reason
             between = time.monotonic()
             beyond = gathered.beyond
             replayed = self._replay(gathered)
@@ -287,6 +292,20 @@ class Healing:
                 self._gatherers.remove(gatherer)
                 self._busy.difference_update(mine)
                 self._beyond.update(beyond)
+
+    def _torn(self, gatherer: Gatherer, gathered: Gathered) -> dict[int, str]:
+        """Slices that came without a stage which they had: the job was changed while they were gathered, and what has
+        not come must not be taken for nothing."""
+        if gatherer.newest > gatherer.graph:
+            return dict.fromkeys(gathered.slices, "the job has been changed meanwhile")
+        job, found = self._ringed.job, dict[int, str]()
+        stages = dict(job.stages)
+        former = FormerGraphs(job.log.ledger.graphs(), job.graph, stages)
+        for number, (version, loaders) in gathered.slices.items():
+            lacking = {name for name, stage in stages.items() if not loaders.keys() >= set(stage.tables)}
+            if lacking and not lacking <= {*former.stages_of(job.log.prepare(version.epoch, 1)).unborn}:
+                found[number] = f"its pieces have nothing of stage '{min(lacking)}'"
+        return found
 
     def _replay(self, gathered: Gathered) -> int:
         """To the last epoch that the store says is committed; then it rests as a backup of that epoch."""

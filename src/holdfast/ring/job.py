@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from holdfast.container.job import HostedJob
 from holdfast.container.slices import table_name
+from holdfast.errors import EpochGone
 from holdfast.ids import id_of
 from holdfast.ring.crew import Crew
 from holdfast.ring.messages import Holding, Policy
@@ -33,15 +34,33 @@ class RingedJob:
     def __init__(self, job: HostedJob, incarnation: int, ring: Ring, terms: Terms, token: str) -> None:
         self.job, self.incarnation, self.ring, self.terms = job, incarnation, ring, terms
         self.upload, self.download = job.upload, job.download
-        self.layouts: dict[str, Layout] = {
-            table_name(stage, at): job.stages[stage].operator.layouts[at] for stage, at in job.tables
-        }
-        self.pieces = Pieces(self.layouts)
+        self._known: tuple[int, dict[str, Layout]] = (-1, {})
+        self.pieces = Pieces(lambda table: self.layouts.get(table))
         self.meters = Meters()
         self.crew = Crew("holdfast-ringed")
         self._token = token
         self._lock = threading.Lock()
         self._clients: dict[Address, Client] = {}
+
+    @property
+    def layouts(self) -> Mapping[str, Layout]:
+        """Of the tables of the graph that the job has by now."""
+        graph = self.job.graph
+        if self._known[0] != graph:
+            stages = list(self.job.stages.items())
+            tables = ((name, at, layout) for name, stage in stages for at, layout in enumerate(stage.operator.layouts))
+            self._known = graph, {table_name(name, at): layout for name, at, layout in tables}
+        return self._known[1]
+
+    def layout(self, table: str) -> Layout:
+        found = self.layouts.get(table)
+        if found is None:
+            raise EpochGone(
+                f"There is no table '{table}' of job '{self.job.job}' here.",
+                safe="Reading changes nothing.",
+                todo="Its stage was removed while the job ran.",
+            )
+        return found
 
     @property
     def me(self) -> str:
@@ -63,8 +82,8 @@ class RingedJob:
 
     def holding(self, slices: Collection[int]) -> Holding:
         """What this container tells those who may need it: its pieces of these slices, and how fast it is."""
-        upload = known(self.upload.rate, self.meters.upload.value)
-        return Holding(tuple(self.pieces.inventory(slices)), upload, self.meters.merge.value)
+        upload, held = known(self.upload.rate, self.meters.upload.value), tuple(self.pieces.inventory(slices))
+        return Holding(held, upload, self.meters.merge.value, self.job.graph)
 
     def leaf(self, slice_: int) -> tuple[Address, ...]:
         """The containers that may hold pieces of a slice, the nearest to its key first."""

@@ -85,6 +85,8 @@ class Holding(Reply):
     held: tuple[Held, ...]
     upload: float = 0.0
     merge: float = 0.0
+    graph: int = 0
+    """The version of the job's graph that it has: none of its pieces is in terms of a later one."""
 
 
 @dataclass(frozen=True)
@@ -173,16 +175,21 @@ class BranchTicket(Ticket[BranchPart]):
     ordered: bool = True
     addresses: Mapping[str, str] = field(default_factory=dict)
     """Of everyone below: container → location."""
+    graph: int = 0
+    """That the table is known in."""
 
 
 @dataclass(frozen=True)
 class PiecesPush(Push):
-    """An owner's pieces, of one table; ``saving`` names the saving."""
+    """An owner's pieces, of one table of so many; ``saving`` names the saving, ``graph`` the one that it is in terms
+    of."""
 
     incarnation: int
     saving: str
     owner: str
     table: str
+    tables: int
+    graph: int = 0
 
 
 @dataclass(frozen=True)

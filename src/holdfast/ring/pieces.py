@@ -5,13 +5,16 @@ counts from the moment when every part of every table has come, from the first t
 numbered, and a version that lost one on its way is given up as a whole. The owner says with each version which one
 it knows to be usable everywhere (``settled``); that one and the new one are kept, everything older is folded into it.
 So a saving that fails half way, here or elsewhere, never costs the version that can still be completed.
+
+Stages come and go while a job runs, so each saving says how many tables it has. A version without a table is of an
+epoch in which the stage was not there yet, or not any more.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -33,6 +36,7 @@ class Content:
 
     shape: Shape
     full: bool
+    schema: pa.Schema
     parts: list[pa.RecordBatch] = field(default_factory=list)
     came: int = 0
     """How many parts have come; some have no rows."""
@@ -98,17 +102,20 @@ class Piece:
 class Pieces:
     """All pieces of one job on this container."""
 
-    def __init__(self, layouts: Mapping[str, Layout]) -> None:
-        self._schemas = {table: copies.schema(layout) for table, layout in layouts.items()}
+    def __init__(self, layout: Callable[[str], Layout | None]) -> None:
+        """``layout``: of a table that the job has here by now."""
+        self._layout = layout
         self._lock = threading.Lock()
         self._held: dict[PieceName, Piece] = {}
         self._incoming: dict[PieceName, Incoming] = {}
 
     # --- what comes in ------------------------------------------------------------------------------------
 
-    def receive(self, saving: str, owner: str, table: str, part: PiecePart, rows: pa.RecordBatch) -> None:
-        """One part of one table of a piece. What does not fit is left out; the owner asks what is here afterwards."""
-        if not rows.schema.equals(self._schemas[table]):
+    def receive(self, saving: str, owner: str, table: str, tables: int, part: PiecePart, rows: pa.RecordBatch) -> None:
+        """One part of one table of a piece, which has so many ``tables``. What does not fit is left out; the owner asks
+        what is here afterwards."""
+        layout = self._layout(table)  # what the job has no more is of no use, but part of the version
+        if layout is not None and not rows.schema.equals(copies.schema(layout)):
             raise CorruptionError(
                 f"A piece of '{table}' has other columns than that table.",
                 safe="The pieces that are here are as they were.",
@@ -120,11 +127,11 @@ class Pieces:
             if incoming is None:
                 return
             incoming.touched = time.monotonic()
-            tables = incoming.layer.tables
-            content = tables.setdefault(table, Content(part.shape, part.full))
+            came = incoming.layer.tables
+            content = came.setdefault(table, Content(part.shape, part.full, rows.schema))
             if not content.add(part.number, rows, part.last):
                 del self._incoming[name]
-            elif len(tables) == len(self._schemas) and all(one.last for one in tables.values()):
+            elif len(came) == tables and all(one.last for one in came.values()):
                 del self._incoming[name]
                 self._seal(name, incoming)
 
@@ -192,14 +199,18 @@ class Pieces:
                 newest[name.slice] = max(here, newest.get(name.slice, here))
         return {slice_ for slice_, (_, owner) in newest.items() if owner in owners}
 
-    def rows(self, name: PieceName, version: Version, table: str) -> tuple[Shape, pa.RecordBatch] | None:
-        """The piece's rows of a table at that version, deltas collapsed; None if it is not here (any more)."""
+    def rows(self, name: PieceName, version: Version, table: str) -> list[tuple[Shape, pa.RecordBatch]] | None:
+        """The piece's rows of a table at that version, deltas collapsed, unless it has no such table; None if it is not
+        here (any more)."""
         with self._lock:
             piece = self._held.get(name)
             if piece is None or version not in piece.versions:
                 return None
-            contents = [layer.tables[table] for layer in piece.layers if layer.version <= version]
-        return contents[-1].shape, self._collapsed(table, contents)
+            layers = [layer.tables for layer in piece.layers if layer.version <= version]
+        if table not in layers[-1]:
+            return []
+        contents = [tables[table] for tables in layers if table in tables]
+        return [(contents[-1].shape, _collapsed(contents))]
 
     def drop(self, slices: Iterable[int], version: Version, kept: Collection[PieceName] = ()) -> None:
         """Pieces of these slices that this container shall not hold any more; never one newer than ``version``."""
@@ -223,14 +234,15 @@ class Pieces:
             layers += [incoming.layer for incoming in self._incoming.values()]
             return sum(layer.nbytes for layer in layers)
 
-    def _collapsed(self, table: str, contents: list[Content]) -> pa.RecordBatch:
-        parts = _parts(contents)
-        return collapsed(parts) if parts else pa.RecordBatch.from_pylist([], self._schemas[table])
+
+def _collapsed(contents: list[Content]) -> pa.RecordBatch:
+    parts = _parts(contents)
+    return collapsed(parts) if parts else pa.RecordBatch.from_pylist([], contents[-1].schema)
 
 
 def _parts(contents: list[Content]) -> list[pa.RecordBatch]:
-    """From the last full one on, oldest first."""
-    first = max(at for at, content in enumerate(contents) if content.full)
+    """From the last full one on, oldest first; a table that came later had nothing before."""
+    first = max((at for at, content in enumerate(contents) if content.full), default=0)
     return [part for content in contents[first:] for part in content.parts]
 
 
@@ -239,9 +251,8 @@ def _folded(layers: list[Layer]) -> Layer:
     last = layers[-1]
     folded = Layer(last.version, None)
     for table, content in last.tables.items():
-        parts = _parts([layer.tables[table] for layer in layers])
+        parts = _parts([layer.tables[table] for layer in layers if table in layer.tables])
         rows = [collapsed(parts)] if parts else []
-        folded.tables[table] = Content(
-            content.shape, True, rows, last=True, nbytes=sum(int(one.nbytes) for one in rows)
-        )
+        nbytes = sum(int(one.nbytes) for one in rows)
+        folded.tables[table] = Content(content.shape, True, content.schema, rows, last=True, nbytes=nbytes)
     return folded

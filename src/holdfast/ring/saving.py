@@ -192,11 +192,11 @@ def _send(
     if not names:
         return Sent(set(), {})
     bucket = Bucket(bandwidth)
-    senders = {name: Sender(ringed, saving, version, peers[name], bucket) for name in names}
+    walk = Walk(ringed.job, saving, version.epoch, Counter())
+    senders = {name: Sender(ringed, walk, version, peers[name], bucket) for name in names}
     for sender in senders.values():
         sender.start()
     try:
-        walk = Walk(ringed.job, saving, version.epoch, Counter())
         for placed in plans:
             with suppress(EpochGone):  # the slice has moved on, or the pin cost too much: the others may still be here
                 _send_slice(ringed, walk, placed, senders)
@@ -242,11 +242,11 @@ def _send_slice(ringed: RingedJob, walk: Walk, placed: Placed, senders: Mapping[
 class Sender(threading.Thread):
     """What one holder gets, at its own pace, in a thread of its own."""
 
-    def __init__(self, ringed: RingedJob, saving: str, version: Version, to: Address, bucket: Bucket) -> None:
+    def __init__(self, ringed: RingedJob, walk: Walk, version: Version, to: Address, bucket: Bucket) -> None:
         super().__init__(name=f"holdfast-save-{to.container}", daemon=True)
         self.failed: str | None = None
         self.nbytes = self.rows = 0
-        self._ringed, self._saving, self._version, self._to, self._bucket = ringed, saving, version, to, bucket
+        self._ringed, self._walk, self._version, self._to, self._bucket = ringed, walk, version, to, bucket
         self._waiting: queue.Queue[tuple[str, PiecePart, pa.RecordBatch] | None] = queue.Queue(WAITING)
         self._progress = time.monotonic()
 
@@ -299,7 +299,8 @@ class Sender(threading.Thread):
         nbytes = int(rows.nbytes)
         self._bucket.take(nbytes, self._get_on)
         if table not in streams:
-            push = PiecesPush(self._ringed.incarnation, self._saving, self._ringed.me, table)
+            ringed, walk = self._ringed, self._walk
+            push = PiecesPush(ringed.incarnation, walk.pin, ringed.me, table, walk.tables, walk.graph)
             streams[table] = client.push(push, rows.schema.remove_metadata(), STREAM_SECONDS)
         with self._ringed.meters.upload.under_way(nbytes):
             self._ringed.upload.take(nbytes, self._get_on)

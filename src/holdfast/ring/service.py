@@ -113,12 +113,13 @@ class RingHandlers:
         """An owner's pieces."""
         ringed, healing = self._of(job)
         slices = set()
+        job.adopt(push.graph)
         try:
             for part in reader:
                 job.admit(push.incarnation)  # it can take long enough for the master to be replaced
                 told = unpack(part.app_metadata.to_pybytes(), PiecePart)
                 slices.add(told.piece.slice)
-                ringed.pieces.receive(push.saving, push.owner, push.table, told, part.data)
+                ringed.pieces.receive(push.saving, push.owner, push.table, push.tables, told, part.data)
         finally:
             ringed.pieces.end(push.saving, push.table)
         healing.overtaken(push.owner, slices)
@@ -136,7 +137,8 @@ class RingHandlers:
     @handler
     def branch(self, job: HostedJob, ticket: BranchTicket) -> tuple[pa.Schema, Iterator[tuple[pa.RecordBatch, Tagged]]]:
         ringed, _ = self._of(job)
-        return copies.schema(ringed.layouts[ticket.table]), provide(ringed, ticket)
+        job.adopt(ticket.graph)
+        return copies.schema(ringed.layout(ticket.table)), provide(ringed, ticket)
 
     @handler
     def gather(self, job: HostedJob, call: Gather) -> ReadySeen:

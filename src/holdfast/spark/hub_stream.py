@@ -9,12 +9,11 @@ rows of each batch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from pyspark.sql import DataFrame
 
-from holdfast.plan.compile import Notes
 from holdfast.plan.graph import Node, Sink, Source, evaluate, leaves
 from holdfast.plan.passes import Crossing
 from holdfast.plan.tagging import Tagging
@@ -26,13 +25,8 @@ MANY_FILTERS = 16
 
 @dataclass(frozen=True, eq=False)
 class HubPlan(JobPlan):
-    looks_in_stream = False
+    filters_in_stream = False
     sources: tuple[Source, ...] = ()
-    noted: Notes = field(default_factory=Notes)
-
-    @property
-    def notes(self) -> Notes:
-        return self.noted
 
     @property
     def places(self) -> list[Source]:

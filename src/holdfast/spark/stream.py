@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from holdfast.invariants import Impossible, some
 from holdfast.plan import epochs
-from holdfast.plan.compile import LEAF, Plan, StageInput
+from holdfast.plan.compile import LEAF, Notes, Plan, StageInput
 from holdfast.plan.compile import Look as LookAt
 from holdfast.plan.fingerprint import Fingerprint
 from holdfast.plan.graph import Node, Output, Sink, Source, evaluate, leaves, outputs, united
@@ -50,6 +50,13 @@ class JobPlan(Plan):
 
     spark: SparkSession
     apart: bool = False
+    noted: Notes = field(default_factory=Notes)
+    streaming: JobPlan | None = None
+    """Whose stream the query runs, if the job was changed since it began: it goes on as it was drawn."""
+
+    @property
+    def notes(self) -> Notes:
+        return self.noted
 
     @property
     def places(self) -> list[Source]:
@@ -58,8 +65,8 @@ class JobPlan(Plan):
         first = [nodes[branch.readers[0][0]] for branch in self._branches]
         return [leaf for node in first for leaf in leaves(node) if isinstance(leaf, Source)]
 
-    looks_in_stream: ClassVar[bool] = True
-    """Whether event times ahead of filters are seen by the streaming query itself."""
+    filters_in_stream: ClassVar[bool] = True
+    """Whether filters over sources are in the streaming query, and with them looks at event times ahead of them."""
 
     @property
     def reads(self) -> dict[str, int]:
@@ -86,6 +93,10 @@ class JobPlan(Plan):
 
     def draw(self) -> None:
         """Whatever of it is drawn once, now and not with the first rows."""
+        if self.streaming is not None:
+            mine, theirs = ([item.place for item in plan.intake(1)] for plan in (self, self.streaming))
+            if mine != theirs:
+                raise Impossible(f"the query has rows for the inputs {theirs}, and the job wants {mine}")
 
     def stream(self) -> DataFrame:
         """The one streaming DataFrame of the section."""
@@ -99,6 +110,8 @@ class JobPlan(Plan):
     @cached_property
     def _branches(self) -> list[Branch]:
         """In the order of their first readers."""
+        if self.streaming is not None:
+            return self.streaming._branches
         together: dict[Source, list[int]] = {}
         for number, (node, _) in enumerate(self._readers):
             below = list(leaves(node))
@@ -125,6 +138,8 @@ class JobPlan(Plan):
 
     @cached_property
     def _stream(self) -> tuple[DataFrame, Tagging | None]:
+        if self.streaming is not None:
+            return self.streaming._stream
         return together([branch.rows for branch in self._branches])
 
     def branch(self, batch: DataFrame, sink: Sink) -> DataFrame:
