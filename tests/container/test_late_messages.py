@@ -87,7 +87,7 @@ def test_a_checkpoint_that_was_given_up_and_the_next_one_of_that_epoch(hosted: H
         go_on.set()
         writing.join(60)
         assert not raised
-        job.verify(["checkpoint/counts.pack"])
+        job.checkpoints.verify(["checkpoint/counts.pack"])
         counts, given_up = (Pack.open(job.store, f"checkpoint/{name}.pack") for name in ("counts", "given-up"))
         for number in ALL:
             assert counts.slice("counts", number).equals(given_up.slice("counts", number))

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO
 
 from holdfast.container.reads import Reading
 from holdfast.errors import ContainerError, EpochGone, FullDiskError
-from holdfast.log.pack import PackWriter
+from holdfast.log.pack import Pack, PackWriter
 from holdfast.log.store import Store
 
 SPOOL_BYTES = 64 << 20
@@ -51,6 +51,10 @@ class Checkpoints:
         finally:
             with self._lock:
                 self._writing.remove(pack)
+
+    def verify(self, packs: Iterable[str]) -> int:
+        """Read packs back, every byte of them. Raises on the first that is not what was written."""
+        return sum(Pack.open(self._store, name).verify() for name in packs)
 
     def _take(self, epoch: int, slices: Sequence[int], pack: str, spool: IO[bytes]) -> None:
         reader = f"checkpoint-{pack}"  # one of this epoch that was given up may still be at it, and ends sooner
