@@ -10,12 +10,14 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pyspark.cloudpickle import cloudpickle
 
 from holdfast.api import recalled
-from holdfast.api.hub import stages_of
+from holdfast.api.apart import Apart
+from holdfast.api.hub import now_of, stages_of
 from holdfast.api.keyed import StageStream
 from holdfast.api.named import Named
 from holdfast.api.rows import Rows
@@ -149,7 +151,11 @@ class HubRun(Run):
         self._live.changes.refuse_inside()
         with self._changing:
             public, node = self._found(stage)
-            planned = hub._planned_of[node]
+            apart = Apart(hub, public, node) if self._shared(public, node) else None
+            if apart is not None:
+                apart.read()
+                node = apart.new
+            planned = hub._planned_of[node] if apart is None else apart.planned
             given = {"where": where, "function": function, "parameters": parameters, "k": k}
             said = {what: value for what, value in given.items() if value is not None}
             if len(said) > 1 or not (said or reset):
@@ -172,7 +178,14 @@ class HubRun(Run):
                     read_alone(item, frames)
             made.plan.build()
             updates = hub._updates.following(record)
-            update = self._change(hub._plan_of(hub._jobs, updates, {node: made}), record, [node.name] if reset else [])
+            reset_of = [node.name] if reset else []
+            if apart is not None:
+                idle = [node.name] if public.partition("/")[0] in self._raised else []
+                splits = {} if planned.plan.peers else {node.name: apart.old.name}  # a lookup holds nothing
+                update = self._change(apart.plan(updates, made), record, reset_of, splits, idle)
+                apart.take(made)
+            else:
+                update = self._change(hub._plan_of(hub._jobs, updates, {node: made}), record, reset_of)
             hub._planned_of[node] = made
             if said:
                 hub._drop_later([node])
@@ -284,8 +297,16 @@ class HubRun(Run):
 
     # --- within -------------------------------------------------------------------------------------------
 
-    def _change(self, plan: Any, record: recalled.Record, reset: Sequence[str] = ()) -> Update:
-        return self._live.changes.change(plan, [recalled.text_of(record)], record["by"], reset)
+    def _change(
+        self,
+        plan: Any,
+        record: recalled.Record,
+        reset: Sequence[str] = (),
+        splits: Mapping[str, str] = MappingProxyType({}),
+        idle: Sequence[str] = (),
+    ) -> Update:
+        told = [recalled.text_of(record)]
+        return self._live.changes.change(plan, told, record["by"], reset, splits, idle)
 
     def _remember(self, made: tuple[recalled.Record, ...]) -> None:
         self.hub._updates.made = made
@@ -294,7 +315,8 @@ class HubRun(Run):
         """A stage of one job, by what the job calls it."""
         called = stages_of(self.hub._jobs)
         if isinstance(stage, StageStream):
-            mine = [name for name, node in called.items() if node is stage._stage and name.startswith(stage._job.name)]
+            now, job = now_of(stage), f"{stage._job.name}/"
+            mine = [name for name, node in called.items() if node is now and name.startswith(job)]
             public = mine[0] if mine else stage.name
         else:
             public = stage
@@ -304,14 +326,11 @@ class HubRun(Run):
                 safe="Nothing was changed.",
                 todo=f"The stages of this run are: {', '.join(called)}.",
             )
-        node = called[public]
-        if others := [name for name, other in called.items() if other is node and name != public]:
-            raise PlanError(
-                f"Stage '{public}' is one with '{others[0]}': what is changed of it would be changed for both.",
-                safe="Nothing was changed.",
-                todo="Add a job with a stage of its own that is as you want it, and remove this one.",
-            )
-        return public, node
+        return public, called[public]
+
+    def _shared(self, public: str, node: Stage) -> bool:
+        """Whether another job has it, too; a job may also call it by two names."""
+        return any(other is node and name != public for name, other in stages_of(self.hub._jobs).items())
 
     def _as_text(self, public: str, spec: Any, what: str, value: Any) -> Any:
         if what == "k":

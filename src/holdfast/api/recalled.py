@@ -86,6 +86,11 @@ class Updates:
         self.told: list[str] = []
         """What a start had to say of them."""
 
+    @property
+    def stored(self) -> set[str]:
+        """The stages that were changed when the hub ran last: the program draws them otherwise than they are."""
+        return {one["stage"] for one in self._hub._stored.notes()[1] if one["kind"] == "update"}
+
     def recall(self, how: str | None) -> None:
         """At a start: do again what was changed while the hub ran before."""
         if how is not None:
