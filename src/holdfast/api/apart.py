@@ -51,6 +51,7 @@ class Apart:
     def take(self, changed: PlannedStage) -> None:
         """So the hub has it from now on."""
         hub, job = self._hub, self._job
+        hub._twins.as_rows_of(self.old, self.new)
         hub._drop_later([self.old, *self._moved])
         for node in self._direct:
             hub._twins.forget(node)
@@ -59,10 +60,6 @@ class Apart:
         job._now[self.old] = self.new
         hub._names[self.public] = self.new.name
         hub._ever = hub._ever.with_names([self.new.name])
-
-    def read(self) -> None:
-        """Its rows look like those of the one that it was."""
-        self._hub._twins.as_rows_of(self.old, self.new)
 
     def _all(self, changed: PlannedStage) -> dict[Stage, PlannedStage]:
         return {**self._hub._planned_of, self.new: changed, **self._moved}

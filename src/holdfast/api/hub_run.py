@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -153,7 +153,6 @@ class HubRun(Run):
             public, node = self._found(stage)
             apart = Apart(hub, public, node) if self._shared(public, node) else None
             if apart is not None:
-                apart.read()
                 node = apart.new
             planned = hub._planned_of[node] if apart is None else apart.planned
             given = {"where": where, "function": function, "parameters": parameters, "k": k}
@@ -164,14 +163,16 @@ class HubRun(Run):
                     safe="Nothing was changed.",
                     todo="Give where=, function=, parameters= or k=; reset=True beside one of them, or alone.",
                 )
+            shown = replace(planned, plan=replace(planned.plan, name=public))  # as people know it
             if reset:
-                refuse_unemptied(planned)
+                refuse_unemptied(shown)
             text = {what: self._as_text(public, planned.plan.operator, what, value) for what, value in said.items()}
             was = hub._updates.was.get(public) or drawn_as(planned)
             record = recalled.updated(public, was, text, reset=reset)
+            recalled.changed(shown, record)
             made = recalled.changed(planned, record)
             if k is not None and not reset:
-                refuse_more(planned, k)
+                refuse_more(shown, k)
             for item in made.inputs:
                 frames = hub._twins.leaf_frames(item.node)
                 with asking_spark(next(iter(frames.values())), f"change of '{public}'"):

@@ -37,7 +37,7 @@ class Timekeeper:
             if source in self.watermarks:
                 self.watermarks.setdefault(stage.name, self.watermarks[source])
             if source in before:  # what it, or what it reads, is called may be another by now
-                for old, new in zip(before[source].time.observed, stage.time.observed, strict=True):
+                for old, new in zip(before[source].time.observed, stage.time.observed, strict=False):
                     if old in self.times:
                         self.times.setdefault(new, self.times[old])
         names, times = {stage.name for stage in stages}, {name for stage in stages for name in stage.time.observed}
