@@ -1,32 +1,36 @@
 """Graphs that change while a job runs: whichever way a slice comes back, it is what the one that lived through it is.
 
-Random histories: stages come, go, are run with other parameters, emptied, cut down and left out; graphs are written
-that no prepare names; the janitor takes away what may go. One container lives through all of it; others have the slices
-from the log alone, from a checkpoint of some epoch, or from copies of some epochs, and all of them must hold what plain
-Python makes of the rows.
+Random histories: stages come, go, are run with other parameters, emptied, cut down, left out and split off others;
+graphs are written that no prepare names; the janitor takes away what may go. One container lives through all of it;
+others have the slices from the log alone, from a checkpoint of some epoch, or from copies of some epochs, and all of
+them must hold what plain Python makes of the rows.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from _pytest.outcomes import Failed
 from pyspark import cloudpickle
 
 from holdfast.api import states
+from holdfast.container import splits
 from holdfast.container.copies_out import Walk
 from holdfast.container.job import HostedJob
+from holdfast.container.restore import Revived
 from holdfast.container.staging import Staging
 from holdfast.container.threads import ThreadTable
 from holdfast.errors import EpochGone
-from holdfast.invariants import some
+from holdfast.invariants import Impossible, some
 from holdfast.log.janitor import Janitor
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import PackWriter, pack_name
@@ -40,6 +44,7 @@ from holdfast.operators.process import ProcessSpec
 from holdfast.operators.spec import AggregateSpec, Column
 from holdfast.operators.stage import InputPlan, StagePlan
 from holdfast.operators.top_k import TopKSpec
+from holdfast.state.table_slice import TableSlice
 
 SLICES, EPOCHS = 2, 9
 KEYS, VALUES = (Column("k", "bigint"),), (Column("v", "bigint"),)
@@ -90,6 +95,7 @@ class History:
         self.rows: dict[str, dict[int, list[int]]] = {}
         """Of tops: all values of a key since they were emptied."""
         self.truth: dict[str, dict[int, list[int]]] = {plan.name: {} for plan in self.plans}
+        self.splits: list[tuple[str, str, int]] = []
         self.threads = ThreadTable(1)
 
     def __enter__(self) -> History:
@@ -98,8 +104,8 @@ class History:
     def __exit__(self, *_: object) -> None:
         self.threads.close()
 
-    def change(self) -> bool:
-        """One change, at random; whether there was one."""
+    def change(self, epoch: int) -> bool:
+        """One change, at random, from that epoch on; whether there was one."""
         kinds = [
             "none",
             "counts",
@@ -114,6 +120,9 @@ class History:
             "reset",
             "k",
             "k",
+            "split",
+            "split",
+            "split",
         ]
         kind = self.draw.choice(kinds)
         plans = list(self.plans)
@@ -154,6 +163,10 @@ class History:
                 at = self.draw.choice(mine)
                 spec = plans[at].operator
                 plans[at] = replace(plans[at], operator=spec.calling(None, f'{{"times": {self.draw.randrange(2, 9)}}}'))
+            case "split":
+                source = self.draw.choice([plan for plan in plans if not plan.name.startswith("looked")])
+                self.split(source, epoch)
+                return True
             case "void":  # its driver died before a prepare named it
                 before = self.ledger.graph()
                 self._put([*plans, counts(self.used)])
@@ -168,13 +181,45 @@ class History:
         self._put(plans)
         return True
 
-    def _put(self, plans: Sequence[StagePlan]) -> None:
+    def split(self, source: StagePlan, epoch: int) -> StagePlan:
+        """A stage of its own that goes on from what another holds, with other rows; some who read that one follow."""
+        kind = source.name.rstrip("0123456789")
+        made = replace(source, name=f"{kind}{self.used}", inputs=(InputPlan(1, self.used),))
+        self.used += 1
+        for turns in (self.resets, self.cuts):
+            turns.update([made.name] if source.name in turns else ())
+        self.left_out += (made.name,) if source.name in self.left_out else ()
+        if self.draw.random() < 0.3:
+            self.resets.add(made.name)
+        elif kind == "tops":
+            made = _with_k(made, self.draw.randrange(1, cast(Any, source.operator).limit + 1))
+            self.cuts.add(made.name)
+        self.truth[made.name] = deepcopy(self.truth[source.name])
+        self.rows[made.name] = deepcopy(self.rows.get(source.name, {}))
+        followed = [made]
+        for plan in self.plans:
+            if source.name in plan.peers and self.draw.random() < 0.5:
+                plan = replace(plan, operator=replace(cast(LookupSpec, plan.operator), peer=made.name))
+            followed.append(plan)
+        self.plans = followed
+        self.splits.append((made.name, source.name, epoch))
+        self._put(followed, {made.name: source.name}, epoch)
+        return made
+
+    @property
+    def floor(self) -> int:
+        """A copy from below it lacks what a stage of now was split off: that is gone."""
+        there = {plan.name for plan in self.plans}
+        return max((epoch for made, source, epoch in self.splits if made in there and source not in there), default=0)
+
+    def _put(self, plans: Sequence[StagePlan], splits: Mapping[str, str] = {}, epoch: int | None = None) -> None:
         former = self.ledger.graph()
         stages = [plan.to_dict() for plan in plans]
         version = self.ledger.next_graph()
         graph = GraphFile(version, 0, 1, {}, stages, [], [], [], 0, live=True, former=former.version if former else 0)
         past = Past.of(self.ledger.graphs()).to_dict()
         graph = replace(graph, names={plan.name: plan.name for plan in plans}, past=past)
+        graph = replace(graph, splits=dict(splits), splits_at=epoch)
         self.ledger.put_graph(graph)
 
     def log(self, epoch: int) -> list[Prepare]:
@@ -305,7 +350,7 @@ def live_through(path: Path, seed: int) -> None:
         taken = copied = cut = 0
         tidy = draw.random() < 0.5
         for epoch in range(1, EPOCHS + 1):
-            history.change()
+            history.change(epoch)
             for prepare in history.log(epoch):
                 owner.apply(prepare, range(SLICES))
                 if draw.random() < 0.2:  # it is undone, and applied again
@@ -336,7 +381,10 @@ def live_through(path: Path, seed: int) -> None:
             named = history.ledger.get_prepare(cut, 1)
             assert named is not None
             assert min(history.ledger.graph_versions(), default=named.graph) >= named.graph
-        if copied > cut or (copied and not cut):
+        if copied < history.floor:
+            with pytest.raises(EpochGone, match="Nothing is here of epoch"):
+                peer.activate(range(SLICES), EPOCHS)
+        elif copied > cut or (copied and not cut):
             peer.activate(range(SLICES), EPOCHS)
             history.check(peer, EPOCHS)
             assert content(peer, EPOCHS) == last
@@ -348,6 +396,69 @@ def live_through(path: Path, seed: int) -> None:
 def test_whichever_way_a_slice_comes_back_it_lived_through_every_graph(tmp_path: Path, drill_seed: int) -> None:
     for seed in range(30 * drill_seed, 30 * drill_seed + 30):
         live_through(tmp_path / str(seed), seed)
+
+
+def _unmarked(self: TableSlice, parts: Sequence[pa.RecordBatch], epoch: int) -> None:
+    self.load(parts, epoch)  # whoever has a copy from before is not told that all of it is new
+
+
+def _floorless(*_: object) -> int:
+    return 0  # copies are kept that lack what a stage was split off
+
+
+PLANTED = [
+    (2, TableSlice, "begin_with", _unmarked),
+    (2, Revived, "_split_off", lambda *_: None),
+    (1, splits, "at", lambda *_: None),
+    (23, splits, "floor", _floorless),
+]
+"""With the first history that shows it."""
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda one: one[2])
+def test_a_planted_bug_of_splits_is_found(planted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seed, *bug = planted
+    monkeypatch.setattr(*bug)
+    if bug[1] == "at":
+        monkeypatch.setattr(splits, "begun", lambda *_: {})
+    with pytest.raises((AssertionError, Failed, Impossible, EpochGone)):
+        live_through(tmp_path / str(seed), seed)
+
+
+def test_a_slice_that_lags_behind_begins_with_what_its_source_held(tmp_path: Path) -> None:
+    """It may also lag so far behind that the source is gone: then it is brought back from the store."""
+    with (
+        History(tmp_path / "store", 5) as history,
+        history.job() as owner,
+        history.job() as lagging,
+        history.job() as late,
+    ):
+        for job in (owner, lagging, late):
+            job.restore(range(SLICES), 0, 0)
+        prepares = history.log(1)
+        source = history.plans[0]
+        history.split(source, 2)
+        prepares += history.log(2)
+        for prepare in prepares:
+            owner.apply(prepare, range(SLICES))
+        lagging.adopt(prepares[-1].graph)  # by a copy, say
+        for prepare in prepares:
+            lagging.apply(prepare, range(SLICES))
+        for job in (owner, lagging):
+            history.check(job, 2)
+        assert content(owner, 2) == content(lagging, 2)
+        history.plans.remove(source)
+        history._put(history.plans)
+        prepares += history.log(3)
+        for prepare in prepares[-1:]:
+            owner.apply(prepare, range(SLICES))
+        late.adopt(prepares[-1].graph)
+        with pytest.raises(EpochGone, match="is not here"):
+            late.apply(prepares[0], range(SLICES))
+        late.restore(range(SLICES), 3, 0)
+        for job in (owner, late):
+            history.check(job, 3)
+        assert content(owner, 3) == content(late, 3)
 
 
 def test_a_slice_that_lags_behind_is_brought_on_by_the_graph_of_then(tmp_path: Path) -> None:

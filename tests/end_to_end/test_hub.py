@@ -199,7 +199,7 @@ def test_what_a_hub_refuses(tmp_path: Path, spark: SparkSession) -> None:
     with pytest.raises(hf.PlanError, match="`colour` cannot be resolved"):
         job.stream("rows").key_by("colour").agg(n=hf.count())
     counts = job.stream("rows").key_by("k", name="counts").agg(n=hf.count())
-    twin = hub.job("twin").stream("rows").key_by("k", name="twin").agg(n=hf.count())
+    hub.job("twin").stream("rows").key_by("k", name="twin").agg(n=hf.count())
     hub.job("reader").stream("one/counts").where("n > 1").write("noop")
     hub.job("sums").stream("rows").key_by("k", name="own").agg(total=hf.sum("v"))
     hub.job("above").stream("sums/own").key_by("total", name="above").agg(n=hf.count())
@@ -213,8 +213,7 @@ def test_what_a_hub_refuses(tmp_path: Path, spark: SparkSession) -> None:
             (lambda: run.update("sums/own", where=F.col("k") > 1), "SQL text"),
             (lambda: run.update("sums/own", parameters={"a": 1}), "it has no function, and no parameters"),
             (lambda: run.update("above/above", where="k > 1"), "reads rows that can be taken back"),
-            (lambda: run.update(twin, where="k > 1"), "is one with"),
-            (lambda: run.update(counts, where="k > 1"), "is one with"),
+            (lambda: run.update(counts, where="k > 1"), "is one with another job's, and job 'reader' reads it as"),
             (lambda: run.remove("nobody"), "has no job 'nobody'"),
             (lambda: run.remove("sums"), "Job 'above' reads 'sums/own' of job 'sums'"),
             (lambda: run.resume("sums"), "is not left out"),
@@ -240,4 +239,4 @@ def test_what_a_hub_refuses(tmp_path: Path, spark: SparkSession) -> None:
         run.remove("one")
         assert run.state("twin/twin").to_arrow().num_rows == 5
         assert [job.name for job in run.jobs] == ["twin", "sums"]
-    assert len(seen) == 13
+    assert len(seen) == 12

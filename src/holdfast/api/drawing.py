@@ -191,6 +191,14 @@ class Drawing(ABC):
         """Whether it is a stream of this drawing."""
         return stream._job is self
 
+    def _name_of(self, stream: StageStream) -> str:
+        """What the store calls its stage."""
+        return stream.name
+
+    def _looked_into(self, stream: StageStream) -> PlannedStage:
+        """The stage of that stream, into which one of this drawing looks."""
+        return self._planned(stream._stage)
+
     def _key_name(self, frame: Any, key: Given, stream: str) -> str:
         return self._view(frame).find(key, f"key of a stage over '{stream}'").name
 

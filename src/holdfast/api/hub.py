@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.api.hub_job import HubJob, stages_of
+from holdfast.api.apart import Apart
+from holdfast.api.hub_job import HubJob, now_of, stages_of
 from holdfast.api.job import Job
 from holdfast.api.keyed import StageStream
 from holdfast.api.recalled import HubUpdates, Record
@@ -55,7 +56,7 @@ class Hub(Job):
         """Drawn while the hub runs, and not part of it yet."""
         self._planned_of: dict[Stage, PlannedStage] = {}
         self._twins = Twins()
-        self._updates = HubUpdates(self)
+        self._updates: HubUpdates = HubUpdates(self)
         self._run: HubRun | None = None
 
     def read(  # type: ignore[override]
@@ -195,7 +196,8 @@ class Hub(Job):
         """A stage of one job, by what the job calls it."""
         called = stages_of(self._jobs)
         if isinstance(stage, StageStream):
-            mine = [name for name, node in called.items() if node is stage._stage and name.startswith(stage._job.name)]
+            now, job = now_of(stage), f"{stage._job.name}/"
+            mine = [name for name, node in called.items() if node is now and name.startswith(job)]
             public = mine[0] if mine else stage.name
         else:
             public = stage
@@ -205,14 +207,12 @@ class Hub(Job):
                 safe="Nothing was changed.",
                 todo=f"The stages of this run are: {', '.join(called)}.",
             )
-        node = called[public]
-        if others := [name for name, other in called.items() if other is node and name != public]:
-            raise PlanError(
-                f"Stage '{public}' is one with '{others[0]}': what is changed of it would be changed for both.",
-                safe="Nothing was changed.",
-                todo="Add a job with a stage of its own that is as you want it, and remove this one.",
-            )
-        return public, self._planned_of[node]
+        return public, self._planned_of[called[public]]
+
+    def _apart(self, public: str, node: Stage) -> Apart | None:
+        """A stage that another job has, too, or the job by two names."""
+        shared = any(other is node and name != public for name, other in stages_of(self._jobs).items())
+        return Apart(self, public, node) if shared else None
 
     def _plan_with(self, made: PlannedStage, running: JobPlan, updates: Sequence[Record]) -> HubPlan:
         return self._plan_of(self._jobs, updates, {made.node: made})
@@ -278,6 +278,9 @@ class Hub(Job):
 
     def _owns(self, stream: Stream) -> bool:
         return stream._job in self._jobs.values()
+
+    def _name_of(self, stream: StageStream) -> str:
+        return now_of(stream).name
 
     # --- a hub draws nothing itself -----------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from holdfast.api.drawing import Drawing
+from holdfast.api.keyed import StageStream
 from holdfast.api.stream import Stream
 from holdfast.errors import PlanError
 from holdfast.plan.compile import PlannedStage
@@ -27,6 +28,12 @@ def stages_of(jobs: Mapping[str, HubJob]) -> dict[str, Stage]:
     return {f"{job.name}/{name}": node for job in jobs.values() for name, node in job._called.items()}
 
 
+def now_of(stream: StageStream) -> Stage:
+    """The stage, which may have been one with another job's when the stream was drawn."""
+    stage, job = stream._stage, stream._job
+    return job._now.get(stage, stage) if isinstance(job, HubJob) else stage
+
+
 class HubJob(Drawing):
     """One job of a hub. It is drawn like any other; its streams begin with ``stream(name)``."""
 
@@ -39,9 +46,11 @@ class HubJob(Drawing):
         self._sources = hub._sources
         self._texts: list[dict[str, str | None]] = []
         """What it is, if it is drawn by text alone."""
-        self._verbs = False
-        """Something was drawn otherwise, which only the program can draw again."""
-        self._reading = False
+        self._verbs = self._reading = False
+        """Something was drawn otherwise, which only the program can draw again; a text is drawn just now."""
+        self._asked: set[str] = set()
+        self._now: dict[Stage, Stage] = {}
+        """What it reads of other jobs, by their names for it; what has become of stages that were one with others'."""
 
     def stream(self, name: str) -> Stream:
         """A source of the hub, or a stage: of this job by its name, of another as ``"job/stage"``."""
@@ -82,6 +91,7 @@ class HubJob(Drawing):
         job, _, stage = name.partition("/" if "/" in name else ".")
         planned = self.hub._stage(job, stage) if stage else None
         if planned is not None:
+            self._asked.add(f"{job}/{stage}")
             return self._stage_stream(planned), self._times_of(planned)
         known = self.hub._stream_called(name)
         return None if known is None else (Stream(self, known[0]._node, known[0]._frame), known[1])
@@ -110,8 +120,10 @@ class HubJob(Drawing):
         self._verbs = self._verbs or not self._reading
         hub, public = self.hub, f"{self.name}/{name}"
         known = hub._names.get(public)
-        twin = hub._twins.of(planned)
-        if twin is not planned.node and known in (None, twin.name):
+        twin = hub._twins.of(planned, known)
+        if public in hub._updates.stored:  # another may be as it is drawn, and not as it is
+            hub._twins.keep_apart(twin)
+        if twin is not planned.node:
             self._called[name] = twin
             if known is None:
                 hub._ever = hub._ever.without(planned.plan.name)
@@ -125,6 +137,12 @@ class HubJob(Drawing):
         hub._planned_of[planned.node] = planned
         self._called[name] = planned.node
         return planned
+
+    def _looked_into(self, stream: StageStream) -> PlannedStage:
+        now, job = now_of(stream), stream._job
+        if isinstance(job, HubJob) and job is not self:
+            self._asked.update(f"{job.name}/{name}" for name, node in job._called.items() if node is now)
+        return self._planned(now)
 
     def _frame_of(self, output: Output, planned: PlannedStage) -> Any:
         make: Callable[[], Any] = lambda: super(HubJob, self)._frame_of(output, planned)  # noqa: E731

@@ -200,5 +200,8 @@ class HubRun(Run):
     def _change(self, plan: Any, record: recalled.Record) -> Update:
         return self._live.changes.change(plan, [recalled.text_of(record)], record["by"])
 
+    def _left_out(self, stage: str) -> bool:
+        return stage.partition("/")[0] in self._raised
+
     def _remember(self, made: tuple[recalled.Record, ...]) -> None:
         self.hub._updates.made = made

@@ -36,6 +36,7 @@ from holdfast.spark.source import HoldfastDataSource
 from holdfast.spark.stream import JobPlan
 
 if TYPE_CHECKING:
+    from holdfast.api.apart import Apart
     from holdfast.api.run import Run
     from holdfast.driver.live_job import LiveJob
     from holdfast.driver.snapshots import Snapshot
@@ -61,7 +62,7 @@ class Job(Drawing):
         self.store = store
         self._changed: dict[Stage, PlannedStage] = {}
         """Stages that were changed while the job ran, as they are now."""
-        self._updates = Updates(self)
+        self._updates: Updates = Updates(self)
         spark.dataSource.register(HoldfastDataSource)
 
     def read(
@@ -200,6 +201,10 @@ class Job(Drawing):
                 todo=f"The stages of this run are: {', '.join(one.name for one in running.stages)}.",
             )
         return name, self._as_it_is(found.node)
+
+    def _apart(self, public: str, node: Stage) -> Apart | None:
+        """The stage on its own, if others have it, too."""
+        return None
 
     def _plan_with(self, made: PlannedStage, running: JobPlan, updates: Sequence[Record]) -> JobPlan:
         """The running plan with one stage as it is to be; Spark's query goes on."""

@@ -132,7 +132,7 @@ class KeyedStream:
         """
         one_of("how", how, "left", "inner")
         draft = self._draft(f"lookup_{stage.name}")
-        peer = self._job._planned(stage._stage)
+        peer = self._job._looked_into(stage)
         spec = LookupSpec.drafted(draft, peer.plan.name, peer.plan.operator, how=how)
         draft.after = peer.node
         return self._job._add_stage(draft, spec)

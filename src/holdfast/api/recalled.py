@@ -158,6 +158,11 @@ class HubUpdates(Updates):
         self._hub = hub
         self._recalled = False
 
+    @property
+    def stored(self) -> set[str]:
+        """The stages that were changed when the hub ran last: the program draws them otherwise than they are."""
+        return {one["stage"] for one in self._hub._stored.notes()[1] if one["kind"] == "update"}
+
     def recall(self, how: str | None) -> None:
         if self._recalled and how == "drop" and self.made:
             raise PlanError(

@@ -262,13 +262,14 @@ class Run:
                 safe="Reading changes nothing.",
                 todo=f"Pass what agg(...) or another such verb returned. {there}",
             )
-        if stream.name not in names.values():
+        name = self.job._name_of(stream)
+        if name not in names.values():
             raise PlanError(
                 f"Stage '{stream.name}' was drawn when this run had started, and is not part of it.",
                 safe="The run goes on as it was started.",
                 todo=f"Stop the run and start the job again to have it. {there}",
             )
-        return State(self, stream.name)
+        return State(self, name)
 
     def sql(self, text: str) -> Rows:
         """Ask the live state in SQL: every stage is a table, and all rows are of one committed epoch.
@@ -319,6 +320,10 @@ class Run:
         from holdfast.api.sql.live import Asking, answer
 
         return answer(self, text, Asking(call, stages, whose))
+
+    def _left_out(self, stage: str) -> bool:
+        """Whether the stage goes along without rows, because its job has raised."""
+        return False
 
     def _job_statuses(self, answers: Mapping[str, HostedStatus]) -> list[JobStatus]:
         """Of the jobs of a hub."""

@@ -8,6 +8,7 @@ in Spark's query, where they are pushed into the source and cannot be replaced; 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.cloudpickle import cloudpickle
@@ -31,6 +32,9 @@ def update(run: Run, stage: StageStream | str, given: Mapping[str, Any], *, rese
     """For whoever holds the lock of the run's changes."""
     job, updates = run.job, run.job._updates
     public, planned = job._changeable(stage, run._plan)
+    if (apart := job._apart(public, planned.node)) is not None:
+        planned = apart.planned
+    shown = replace(planned, plan=replace(planned.plan, name=public))  # as people know it
     said = {what: value for what, value in given.items() if value is not None}
     if len(said) > 1 or not (said or reset):
         raise PlanError(
@@ -39,24 +43,31 @@ def update(run: Run, stage: StageStream | str, given: Mapping[str, Any], *, rese
             todo="Give where=, function=, parameters= or k=; reset=True beside one of them, or alone.",
         )
     if reset:
-        refuse_unemptied(planned)
+        refuse_unemptied(shown)
     if "where" in said and run._plan.filters_in_stream:
         _refuse_streamed(public, planned)
     text = {what: _as_text(public, planned.plan.operator, what, value) for what, value in said.items()}
     was = updates.was.get(public) or drawn_as(planned)
     record = recalled.updated(public, was, text, reset=reset)
+    recalled.changed(shown, record)
     made = recalled.changed(planned, record)
     if "k" in said and not reset:
-        refuse_more(planned, said["k"])
+        refuse_more(shown, said["k"])
     for item in made.inputs:
         frames = job._leaf_frames(item.node)
         with asking_spark(next(iter(frames.values())), f"change of '{public}'"):
             read_alone(item, frames)
     made.plan.build()
     following = updates.following(record)
-    plan = job._plan_with(made, run._plan, following)
-    emptied = [planned.node.name] if reset else []
-    update = run._live.changes.change(plan, [recalled.text_of(record)], record["by"], emptied)
+    name, told, change = planned.node.name, [recalled.text_of(record)], run._live.changes.change
+    emptied = [name] if reset else []
+    if apart is None:
+        update = change(job._plan_with(made, run._plan, following), told, record["by"], emptied)
+    else:
+        splits = {} if planned.plan.peers else {name: apart.old.name}  # a lookup holds nothing
+        idle = [name] if run._left_out(public) else []
+        update = change(apart.plan(following, made), told, record["by"], emptied, splits, idle)
+        apart.take(made)
     job._take_change(made, other=bool(said))
     if said:
         updates.was[public] = was

@@ -88,9 +88,14 @@ class Backups:
     """All backups of one job on this container."""
 
     def __init__(
-        self, operators: Mapping[str, Operator], merge_every: int = MERGE_EVERY, most_sealed: int = MOST_SEALED
+        self,
+        operators: Mapping[str, Operator],
+        merge_every: int = MERGE_EVERY,
+        most_sealed: int = MOST_SEALED,
+        floor: int = 0,
     ) -> None:
         self._operators, self._layouts = operators, _layouts(operators)
+        self._floor = floor
         self._merge_every, self._most_sealed = merge_every, most_sealed
         self._lock = threading.Condition()  # for what is held and what is on its way; never while tables are merged
         self._held: dict[int, Backup] = {}
@@ -99,11 +104,14 @@ class Backups:
         self._merger: threading.Thread | None = None
         self._closed = False
 
-    def adopt(self, operators: Mapping[str, Operator]) -> None:
+    def adopt(self, operators: Mapping[str, Operator], floor: int = 0) -> None:
         """The job has these stages now. A table that a backup does not have is empty so far; one that is gone goes the
-        next time it is merged."""
+        next time it is merged. Below ``floor`` none can be brought on by these stages alone."""
         with self._lock:
-            self._operators, self._layouts = operators, _layouts(operators)
+            self._operators, self._layouts, self._floor = operators, _layouts(operators), floor
+            for number in [number for number, backup in self._held.items() if backup.version < floor]:
+                del self._held[number]
+            self._discard([number for number, incoming in self._incoming.items() if incoming.epoch < floor])
 
     # --- what comes in ------------------------------------------------------------------------------------
 
@@ -128,7 +136,7 @@ class Backups:
                 todo="Start all containers with the same version of Holdfast.",
             )
         with self._lock:
-            incoming = self._current(copy, number, header)
+            incoming = self._current(copy, number, header) if header.epoch >= self._floor else None
             if incoming is None:
                 return False
             incoming.tables = len(self._layouts) if tables is None else tables
@@ -232,7 +240,7 @@ class Backups:
         """What was an active slice is a backup now, unless a newer one came meanwhile."""
         with self._lock:
             known = self._held.get(number)
-            if known is None or known.version <= version:
+            if version >= self._floor and (known is None or known.version <= version):
                 self._held[number] = Backup(version, loaders)
 
     def drop(self, slices: Iterable[int]) -> None:

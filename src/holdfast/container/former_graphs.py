@@ -28,11 +28,12 @@ class Then:
 
 
 class FormerGraphs:
-    """``version`` is the graph that the ``stages`` are of."""
+    """``version`` is the graph that the ``stages`` are of; ``sources`` are others that are gone by then, and that some
+    of them were split off."""
 
-    def __init__(self, graphs: Graphs, version: int, stages: Stages) -> None:
+    def __init__(self, graphs: Graphs, version: int, stages: Stages, sources: Stages | None = None) -> None:
         self._graphs, self._version = graphs, version
-        self._stages = dict(stages)
+        self._stages, self._sources = dict(stages), dict(sources or {})
         self._lived = graphs.before(version, live=True)
         self._known: dict[int, Then] = {}
 
@@ -40,8 +41,8 @@ class FormerGraphs:
         """Stages that a checkpoint does not have, because they came later."""
         version = self._graphs.version_of_checkpoint(manifest, self._version)
         if version == self._version or version not in self._lived:
-            return frozenset()
-        return frozenset(self._stages.keys() - self._plans(version).keys())
+            return frozenset(self._sources)
+        return frozenset((self._stages.keys() | self._sources.keys()) - self._plans(version).keys())
 
     def stages_of(self, prepare: Prepare) -> Then:
         """The stages in the terms of this epoch's prepare. Refuses an epoch that cannot be replayed by those of now."""
@@ -68,11 +69,12 @@ class FormerGraphs:
             return Then(list(self._stages.values()))
         plans = self._plans(version)
         stages = []
-        for name, stage in self._stages.items():
+        every = self._stages | self._sources
+        for name, stage in every.items():
             if (plan := plans.get(name)) is not None:
                 same = plan.operator == stage.plan.operator
                 stages.append(replace(stage, plan=plan, operator=stage.operator if same else plan.build()))
-        return Then(stages, [name for name in self._stages if name not in plans])
+        return Then(stages, [name for name in every if name not in plans])
 
     def _then(self, version: int, prepare: Prepare) -> Then:
         if version > self._graphs.newest:

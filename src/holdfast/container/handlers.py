@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from holdfast import faults
-from holdfast.container import copies_out
+from holdfast.container import copies_out, splits
 from holdfast.container.job import HostedJob
 from holdfast.container.messages import CopiesPush, CopyPart, Host
 from holdfast.container.priority import gently
@@ -242,6 +242,7 @@ class Handlers:
         pack = pack_name(Fence(call.fence.incarnation, call.epoch, call.fence.attempt), call.label)
 
         def write() -> int:
+            splits.refuse_gone(job.splits, job.stages, call.epoch)
             return job.checkpoints.write(call.epoch, sorted(call.slices), pack)
 
         return CheckpointWritten(call.id, pack, write() if job.checkpoints.hurried else gently(write))

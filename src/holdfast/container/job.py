@@ -7,7 +7,6 @@ slice has one lock, held only while that slice is applied or read.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from contextlib import ExitStack
 from zlib import crc32
 
 from holdfast import faults
+from holdfast.container import splits
 from holdfast.container.backups import Backups, Loaders
 from holdfast.container.checkpoints import Checkpoints
 from holdfast.container.former_graphs import FormerGraphs, Then
@@ -22,13 +22,15 @@ from holdfast.container.loads import Loads
 from holdfast.container.log_reader import LogReader
 from holdfast.container.reads import Reading
 from holdfast.container.restore import Revived, demoted
-from holdfast.container.slices import HeldSlice, HostedStage, Inputs, count, hosted, nothing
+from holdfast.container.slices import HeldSlice, HostedStage, Inputs, count, hosted
 from holdfast.container.staging import Staging
 from holdfast.container.threads import ThreadTable
-from holdfast.container.throttle import Bucket
-from holdfast.errors import ContainerError, EpochGone, FencedError
+from holdfast.container.throttle import Bucket, refuse_no_rates
+from holdfast.errors import EpochGone, FencedError
+from holdfast.log.graphs import Split
 from holdfast.log.ledger import Ledger
 from holdfast.log.records import Prepare
+from holdfast.operators.spec import Operator
 from holdfast.operators.stage import StagePlan
 from holdfast.wire.messages import StageFigures
 from holdfast.wire.questions import HostedStatus, StageSize
@@ -56,14 +58,16 @@ class HostedJob:
         self.store = ledger.section
         self.stages = {plan.name: hosted(plan) for plan in plans}
         self._graph = graph
+        self._splits: list[Split] | None = None
         if graph:
             ledger.go_on_by(ledger.graph_of(graph))
+            self._splits = ledger.graphs().splits(graph)
         self.committed = 0
         self.staging = staging
         self.log = LogReader(ledger, staging, slices)
         self.reading = Reading(self.stages)
         self.checkpoints = Checkpoints(self.reading, self.store, lambda: self.committed)
-        self.backups = Backups({name: stage.operator for name, stage in self.stages.items()})
+        self.backups = Backups(self._operators, floor=splits.floor(self._splits or (), self.stages))
         self.loads = Loads()
         self.upload = Bucket(upload, BUFFERED_SECONDS)
         """What all that goes to peers passes: copies, pieces, branches."""
@@ -89,6 +93,13 @@ class HostedJob:
         return self._graph
 
     @property
+    def splits(self) -> list[Split]:
+        """The stages that were split off others on the way to it."""
+        if self._splits is None:
+            self._splits = self.log.ledger.graphs().splits(self.graph)
+        return self._splits
+
+    @property
     def levels(self) -> int:
         return max(stage.plan.level for stage in self._every)
 
@@ -107,13 +118,18 @@ class HostedJob:
         return list(self.stages.values())
 
     @property
+    def _operators(self) -> dict[str, Operator]:
+        return {name: stage.operator for name, stage in self.stages.items()}
+
+    @property
     def _opened(self) -> set[str]:
         """Stages whose oldest session holds back the watermark of another."""
         return {name for stage in self._every for name in stage.plan.time.opened}
 
     def adopt(self, version: int) -> None:
         """Go on by the graph of that version, which a prepare names, if it is a later one: with its stages, and their
-        functions. The slices here are at the epoch before that prepare's: of a stage that is new they have nothing.
+        functions. The slices here are at the epoch before that prepare's: of a stage that is new they have nothing, or
+        what the one has that it was split off.
 
         What is gone goes at once: nobody will ask for it in the terms of this graph, and no epoch before it will be
         taken back.
@@ -128,17 +144,22 @@ class HostedJob:
                 return  # of another driver, after ours: nothing of it can be applied here
             plans = {plan.name: plan for plan in map(StagePlan.from_dict, graph.stages)}
             made = {name: hosted(plan, self.stages.get(name)) for name, plan in plans.items()}
+            self.log.ledger.go_on_by(graph)
+            found = self.log.ledger.graphs().splits(version)
+            begun = splits.begun(found, self.stages, made, self.each)
             with self._lock:
                 epochs = {number: held.state.epoch for stage in self._every for number, held in stage.slices.items()}
+                lost = splits.lost(found, made, begun, epochs)
                 for name in [name for name in self.stages if name not in plans]:
                     del self.stages[name]
                 for name, stage in made.items():
                     if name not in self.stages:
-                        stage.slices |= {number: nothing(stage, epoch) for number, epoch in epochs.items()}
+                        stage.slices |= splits.first(stage, begun.get(name, {}), epochs)
+                    for number in lost:
+                        stage.slices.pop(number, None)
                     self.stages[name] = stage
-                self.backups.adopt({name: stage.operator for name, stage in made.items()})
-                self.log.ledger.go_on_by(graph)
-                self._graph = version
+                self.backups.adopt(self._operators, splits.floor(found, made))
+                self._graph, self._splits = version, found
 
     def _then(self, prepare: Prepare) -> Then:
         """The stages in the terms of a prepare: of the graph there is or, for slices that lag behind, of one before."""
@@ -167,12 +188,7 @@ class HostedJob:
         """Other limits from now on, in bytes a second, for those links that are named."""
         buckets = {"upload": self.upload, "download": self.download, "from_store": self.from_store}
         named = {name: rates[name] for name in (*buckets, "copies") if name in rates}
-        for name, rate in named.items():
-            if rate is not None and (type(rate) not in (int, float) or not 0 < rate < math.inf):
-                raise ContainerError(
-                    f"A limit is a positive number of bytes a second, or none; '{name}' is {rate!r}.",
-                    safe="The limits are as they were.",
-                )
+        refuse_no_rates(named)
         for name, rate in named.items():
             if name == "copies":  # every sending has a bucket of its own
                 self.copy_bandwidth = rate
@@ -189,6 +205,7 @@ class HostedJob:
         then = self._then(prepare)
         for name in then.unborn:
             self.stages[name].pass_over(epoch, slices)
+        splits.at(epoch, self.splits, self.stages, slices, self.each)
         waited_for = self._opened
         for stage in (one for one in then.stages if one.plan.level == prepare.level):
             todo = [number for number in slices if stage.held(number).state.epoch < epoch]
@@ -344,32 +361,24 @@ class HostedJob:
             self.adopt(prepare.graph)
 
     def _appear(self, revived: Revived, epoch: int) -> None:
+        splits.refuse_gone(self.splits, self.stages, epoch)
         with self._lock:
             for stage in self._every:
                 held = revived.fresh.get(stage.plan.name)
                 if held is None:  # it came meanwhile, and begins with a later epoch
-                    self._without_rows(stage, revived.slices, epoch)
+                    stage.without_rows(revived.slices, epoch)
                 else:
                     stage.slices.update(held)
                     self.backups.drop(held)
             self.committed = max(self.committed, epoch)
         self.reading.release(self.committed)
 
-    def _without_rows(self, stage: HostedStage, slices: Iterable[int], epoch: int) -> None:
-        for number in slices:
-            held = stage.slices.setdefault(number, nothing(stage, epoch))
-            with held.lock:
-                while held.state.epoch < epoch:
-                    held.state.pass_over(held.state.epoch + 1)
-
     def repartition(self) -> None:
         """Every key into a new table, as a container must whose threads each have a table of their own (a baseline)."""
-        for stage in self._every:
-            for held in list(stage.slices.values()):
-                with held.lock:
-                    epoch = held.state.epoch
-                    tables = range(len(stage.operator.layouts))
-                    held.state.load([held.state.delta(0, epoch, table=at) for at in tables] if epoch else [], epoch)
+        for held in (held for stage in self._every for held in list(stage.slices.values())):
+            with held.lock:
+                epoch = held.state.epoch
+                held.state.load(held.state.whole(epoch) if epoch else [], epoch)
 
     # --- about itself -------------------------------------------------------------------------------------
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from holdfast.container import splits
 from holdfast.container.backups import Loaders
 from holdfast.container.former_graphs import FormerGraphs
 from holdfast.container.slices import HeldSlice, HostedStage, Inputs, count, table_name
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
     from holdfast.container.job import HostedJob
 
 
+Versions = Mapping[str, Mapping[int, int]]
+"""Of stages and slices."""
+
+
 class Revived:
     """``fresh`` are the slices to come, stage by stage. Active ones that are only behind are brought on in place."""
 
@@ -36,8 +42,12 @@ class Revived:
         self.slices: set[int] = set()
         self._stages = dict(job.stages)
         """Of the graph that the job has now; what comes meanwhile has no rows yet, and is made where it appears."""
-        self._former = FormerGraphs(job.log.ledger.graphs(), job.graph, self._stages)
-        self.fresh: dict[str, dict[int, HeldSlice]] = {name: {} for name in self._stages}
+        graphs = job.log.ledger.graphs()
+        self._splits = job.splits
+        self._sources = splits.Sources(graphs, self._splits, self._stages)
+        self._every = self._stages | dict(self._sources.stages)
+        self._former = FormerGraphs(graphs, job.graph, self._stages, self._sources.stages)
+        self.fresh: dict[str, dict[int, HeldSlice]] = {name: {} for name in self._every}
 
     # --- where they come from -----------------------------------------------------------------------------
 
@@ -63,9 +73,10 @@ class Revived:
         opened = {name: Pack.open(self._job.store, name) for name in set(place.values())}
         sizes = []
         unborn = self._former.unborn(manifest) if manifest is not None else frozenset()
+        wanted = [*self._stages, *self._sources.needed(checkpoint)]
 
         def load(number: int) -> None:
-            for name, stage in self._stages.items():
+            for name, stage in ((name, self._every[name]) for name in wanted):
                 state = stage.operator.new_slice()
                 if name in unborn:
                     state.load([], checkpoint)
@@ -145,25 +156,44 @@ class Revived:
             name: {number: self._held(name, number).state.epoch for number in sorted(self.slices)}
             for name in self._stages
         }
+        versions |= {
+            name: {number: held.state.epoch for number, held in sorted(self.fresh[name].items())}
+            for name in self._sources.stages
+        }
         self._refuse_peers_ahead(versions, epoch)
         oldest = min((version for of in versions.values() for version in of.values()), default=epoch)
         replayed = 0
         for past in range(oldest + 1, epoch + 1):
             prepares = {1: self._job.log.prepare(past, 1)}
             then = self._former.stages_of(prepares[1])
+            self._split_off(past, versions)
             for name in then.unborn:
-                self._pass_over(name, past, [number for number, version in versions[name].items() if version < past])
+                self._pass_over(name, past, self._behind(name, past, versions))
             for stage in then.stages:
                 level = stage.plan.level
-                behind = [number for number, version in versions[stage.plan.name].items() if version < past]
+                behind = self._behind(stage.plan.name, past, versions)
                 if behind:
                     if level not in prepares:
                         prepares[level] = self._job.log.prepare(past, level)
                     replayed += self._replay(stage, prepares[level], behind)
+        self._split_off(epoch + 1, versions)  # so that whoever reads it then finds it
         for name, stage in self._stages.items():  # the last epochs may have been an older function's
             for number in versions[name]:
                 self._held(name, number).state.run_by(stage.operator)
         return replayed
+
+    def _behind(self, stage: str, epoch: int, versions: Versions) -> list[int]:
+        """The slices of it that have the epoch before them; a stage that is gone does not go further than it must."""
+        if epoch > self._sources.through.get(stage, epoch):
+            return []
+        return [number for number, version in versions[stage].items() if version < epoch]
+
+    def _split_off(self, epoch: int, versions: Versions) -> None:
+        """What begins in that epoch begins with what its source holds before it."""
+        for split in self._splits:
+            if split.epoch == epoch and split.stage in self._every:
+                mine, source = partial(self._held, split.stage), partial(self._held, split.source)
+                splits.copy(split, self._behind(split.stage, epoch, versions), mine, source, self._job.each)
 
     def _pass_over(self, stage: str, epoch: int, slices: Sequence[int]) -> None:
         """What was not there had no rows."""
@@ -173,7 +203,7 @@ class Revived:
                     held.state.pass_over(epoch)
                     held.state.release(epoch - 1)
 
-    def _refuse_peers_ahead(self, versions: Mapping[str, Mapping[int, int]], epoch: int) -> None:
+    def _refuse_peers_ahead(self, versions: Versions, epoch: int) -> None:
         """A stage that looks into another must find it at the very epoch that it applies: there is no way back."""
         for name, stage in self._stages.items():
             for peer in stage.plan.peers:
@@ -211,15 +241,16 @@ class Revived:
 
     def _held(self, stage: str, number: int) -> HeldSlice:
         fresh = self.fresh[stage].get(number)
-        return self._stages[stage].held(number) if fresh is None else fresh
+        return self._every[stage].held(number) if fresh is None else fresh
 
     # --- when it fails ------------------------------------------------------------------------------------
 
     def give_back(self) -> None:
         """Make backups again of what came from backups, at the newest epoch that all stages of a slice have reached."""
-        numbers = set.intersection(*(set(held) for held in self.fresh.values()))
+        fresh = {name: self.fresh[name] for name in self._stages}
+        numbers = set.intersection(*(set(held) for held in fresh.values()))
         for number in numbers:
-            states = {name: held[number].state for name, held in self.fresh.items()}
+            states = {name: held[number].state for name, held in fresh.items()}
             version = min(state.epoch for state in states.values())
             with suppress(EpochGone):
                 for state in states.values():

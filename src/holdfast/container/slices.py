@@ -62,6 +62,14 @@ class HostedStage:
                 if held.state.epoch < epoch:
                     held.state.pass_over(epoch)
 
+    def without_rows(self, slices: Iterable[int], epoch: int) -> None:
+        """These slices are there, and have had nothing up to that epoch."""
+        for number in slices:
+            held = self.slices.setdefault(number, nothing(self, epoch))
+            with held.lock:
+                while held.state.epoch < epoch:
+                    held.state.pass_over(held.state.epoch + 1)
+
     def still(self, prepare: Prepare) -> bool:
         """Whether nothing happens to a slice that has no rows: time moves on for none of them. That is so by the log
         alone, so every copy of a slice passes over the same epochs."""

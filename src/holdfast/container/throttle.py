@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+
+from holdfast.errors import ContainerError
 
 
 class Bucket:
@@ -35,3 +38,12 @@ class Bucket:
         while (left := until - time.monotonic()) > 0:
             time.sleep(min(left, 0.5))
             waiting()
+
+
+def refuse_no_rates(named: Mapping[str, float | None]) -> None:
+    for name, rate in named.items():
+        if rate is not None and (type(rate) not in (int, float) or not 0 < rate < math.inf):
+            raise ContainerError(
+                f"A limit is a positive number of bytes a second, or none; '{name}' is {rate!r}.",
+                safe="The limits are as they were.",
+            )

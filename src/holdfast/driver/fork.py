@@ -120,6 +120,8 @@ def _small(snapshot: SnapshotFile, packs: tuple[str, ...], query: str, *, local:
             former=None,
             packed=None,
             kept=False,
+            splits={},
+            splits_at=0,
             past=snapshot.past,
         )
         yield graph.file, graph.to_bytes()

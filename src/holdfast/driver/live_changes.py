@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from holdfast import faults
@@ -26,6 +27,7 @@ from holdfast.log.records import GraphFile
 from holdfast.master import events as ev
 from holdfast.operators.stage import InputPlan, StagePlan
 from holdfast.plan.changes import compare, mapping
+from holdfast.safety.policies import Shards
 
 if TYPE_CHECKING:
     from holdfast.driver.live_job import LiveJob
@@ -49,17 +51,26 @@ class LiveChanges:
         places = (place.number for stage in run.plan.stages for place in stage.inputs)
         self._used = max([Past.of(run.ledger.graphs()).input, *places])
 
-    def change(self, plan: JobPlan, told: Sequence[str], by: str = "", reset: Collection[str] = ()) -> Update:
+    def change(
+        self,
+        plan: JobPlan,
+        told: Sequence[str],
+        by: str = "",
+        reset: Collection[str] = (),
+        splits: Mapping[str, str] = MappingProxyType({}),
+        idle: Collection[str] = (),
+    ) -> Update:
         """Have that plan from the next epoch on. Returns when a prepare names it: then nothing takes it back.
 
-        ``told`` is for people, ``by`` whom it was asked for. ``reset`` are stages that the epoch empties.
+        ``told`` is for people, ``by`` whom it was asked for. ``reset`` are stages that the epoch empties, ``splits``
+        those that go on with what others hold before it, ``idle`` those that go along without rows.
         """
         run = self._run
         self.refuse_inside()
         with self._changing, contextlib.ExitStack() as between:
             run.refuse_stopped()
-            plan = self._fitted(plan, reset)  # all that takes time, before an epoch has to wait for it
-            limits = _limits(run.plan.stages)
+            plan = self._fitted(plan, reset, splits)  # all that takes time, before an epoch has to wait for it
+            limits = _limits(_with_splits(run.plan.stages, splits))
             cut = [stage.name for stage in plan.stages if _limit(stage) < limits.get(stage.name, 0)]
             plan.draw()
             come = [sink for sink in plan.sinks if sink.name not in run.jobs.sinks]
@@ -68,13 +79,16 @@ class LiveChanges:
             self._await_rest(between)
             with between:
                 folders.take(opened.values(), run.jobs.log.sinks)
+                epoch, log = run.shell.machine.committed + 1, run.jobs.log
                 graph = replace(self._graph(plan, told), by=by)
+                if splits:
+                    graph = replace(graph, splits=dict(splits), splits_at=epoch)
                 self._put(graph)
-                self._follow(plan, graph, opened)
-                log = run.jobs.log
-                log.resets = tuple(sorted({*log.resets, *reset}))
-                log.cuts = tuple(sorted({*log.cuts, *cut}))
-                epoch = run.shell.machine.committed + 1
+                turns = [set(log.resets), set(log.cuts)]  # what a source still has before it, so has what is split off
+                resets, cuts = ({*one, *(new for new in splits if splits[new] in one)} for one in turns)
+                self._follow(plan, graph, opened, idle)
+                log.resets = tuple(sorted({*resets, *reset}))
+                log.cuts = tuple(sorted({*cuts, *cut}))
             self._await_begun(epoch)
         return Update(graph.version, epoch)
 
@@ -129,12 +143,13 @@ class LiveChanges:
             shell.hurry()
             shell.wait_for(lambda: shell.machine.resting, LOOK_SECONDS)
 
-    def _fitted(self, plan: JobPlan, reset: Collection[str]) -> JobPlan:
+    def _fitted(self, plan: JobPlan, reset: Collection[str], splits: Mapping[str, str]) -> JobPlan:
         """As this run has it: sized, numbered; and nothing of it means another state."""
         before = self._run.plan.stages
         plan = plan.overflowing(self._options.on_overflow).sized(self._run.file.slices)
         used = StagePlan("", 1, (InputPlan(1, self._used),), before[0].operator) if self._used >= 0 else None
         plan = plan.numbered([[used] if used else [], before])
+        before = _with_splits(before, splits)
         known = {stage.name: stage for stage in before}
         asked = _limits(plan.stages)
         found = compare([_shown_as(stage, asked.get(stage.name, 0), reset) for stage in before], plan.stages)
@@ -148,6 +163,13 @@ class LiveChanges:
                 "This cannot be changed while the job runs:\n" + "\n".join(f"    {line}" for line in refused),
                 safe="Nothing was changed.",
                 todo="Add what is new under another name and remove the old one; or stop, change, start.",
+            )
+        if splits and isinstance(self._options.safety, Shards):
+            raise PlanError(
+                f"With safety=hf.Shards(…) a stage cannot be split while the job runs: '{min(splits)}' would be split "
+                f"off '{splits[min(splits)]}'.",
+                safe="Nothing was changed.",
+                todo="Use hf.Delta(), hf.Sync() or None; or stop, change, start.",
             )
         return plan
 
@@ -188,7 +210,7 @@ class LiveChanges:
             log.ledger.put_graph(graph)
         faults.place("driver", "after-live-graph", self._run.shell.machine.committed + 1)
 
-    def _follow(self, plan: JobPlan, graph: GraphFile, opened: Mapping[str, Any]) -> None:
+    def _follow(self, plan: JobPlan, graph: GraphFile, opened: Mapping[str, Any], idle: Collection[str] = ()) -> None:
         run, jobs = self._run, self._run.jobs
         drawn = {sink.name for sink in plan.sinks}
         gone = [name for name in jobs.sinks if name not in drawn]
@@ -197,14 +219,21 @@ class LiveChanges:
         jobs.sinks.update(opened)
         run.plan = jobs.plan = self._questions.plan = plan
         self._used = max([self._used, *(place.number for stage in plan.stages for place in stage.inputs)])
-        jobs.log.follow(plan.stages, tuple(sink.name for sink in plan.sinks), plan.feeding)
-        jobs.log.left_out = tuple(name for name in jobs.log.left_out if name in {stage.name for stage in plan.stages})
+        jobs.log.follow(plan.stages, tuple(sink.name for sink in plan.sinks), plan.feeding, graph.splits)
+        left = (*jobs.log.left_out, *idle)
+        jobs.log.left_out = tuple(name for name in left if name in {stage.name for stage in plan.stages})
         self._host = replace(self._host, stages=tuple(plan.stages), graph=graph.version)
         run.fleet.rehost(self._host)
         run.shell.follow(ev.GraphChanged(plan.levels, **sinks_of(plan)))
         run.shell.tell(ev.SinksLeftOut(without(plan, jobs.log.left_out)))
         for line in graph.changes:
             run.shell.history.note("changed", line)
+
+
+def _with_splits(stages: Sequence[StagePlan], splits: Mapping[str, str]) -> tuple[StagePlan, ...]:
+    """With those beside them that begin as they are."""
+    known = {stage.name: stage for stage in stages}
+    return (*stages, *(replace(known[source], name=name) for name, source in splits.items()))
 
 
 def _limit(stage: StagePlan) -> int:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from holdfast import faults
 from holdfast.driver.clock import Clock
@@ -125,9 +126,16 @@ class StoreHandlers:
         self.cuts: tuple[str, ...] = ()
         """Stages that the next epoch empties, or cuts down, before its rows."""
 
-    def follow(self, stages: Sequence[StagePlan], sinks: tuple[str, ...], feeding: tuple[str, ...]) -> None:
-        """The job has these stages, sinks and feedbacks from the next epoch on."""
-        self.time.follow(stages)
+    def follow(
+        self,
+        stages: Sequence[StagePlan],
+        sinks: tuple[str, ...],
+        feeding: tuple[str, ...],
+        splits: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """The job has these stages, sinks and feedbacks from the next epoch on; ``splits`` are stages that go on from
+        where others are."""
+        self.time.follow(stages, splits)
         self.sinks.drawn = sinks
         self.feedback.drawn = feeding
         self._calling = _calling(stages)

@@ -9,6 +9,7 @@ so that whoever applies the epoch, whenever, closes the same windows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from holdfast.log.records import Prepare
 from holdfast.operators.stage import StagePlan
@@ -27,9 +28,18 @@ class Timekeeper:
         self._stood: dict[str, tuple[int | None, int]] = {}  # stage → watermark, and for how many epochs it has stood
         self._told: set[str] = set()
 
-    def follow(self, stages: Sequence[StagePlan]) -> None:
-        """The job has these stages now. What is known of those that are gone is forgotten: no name comes back."""
-        self._stages = stages
+    def follow(self, stages: Sequence[StagePlan], splits: Mapping[str, str] = MappingProxyType({})) -> None:
+        """The job has these stages now. What is known of those that are gone is forgotten: no name comes back. Those in
+        ``splits`` go on from where others are."""
+        before, self._stages = {stage.name: stage for stage in self._stages}, stages
+        for stage in stages:
+            source = splits.get(stage.name, stage.name)
+            if source in self.watermarks:
+                self.watermarks.setdefault(stage.name, self.watermarks[source])
+            if source in before:  # what it, or what it reads, is called may be another by now
+                for old, new in zip(before[source].time.observed, stage.time.observed, strict=False):
+                    if old in self.times:
+                        self.times.setdefault(new, self.times[old])
         names, times = {stage.name for stage in stages}, {name for stage in stages for name in stage.time.observed}
         self.watermarks = {name: mark for name, mark in self.watermarks.items() if name in names}
         self.times = {name: latest for name, latest in self.times.items() if name in times}

@@ -15,6 +15,15 @@ from holdfast.log.records import UNNAMED, GraphFile, JobFile, Manifest, Prepare
 
 
 @dataclass(frozen=True)
+class Split:
+    """A stage that begins with what its ``source`` holds before ``epoch``."""
+
+    stage: str
+    source: str
+    epoch: int
+
+
+@dataclass(frozen=True)
 class Graphs:
     first: JobFile | None
     later: tuple[GraphFile, ...] = ()
@@ -38,6 +47,16 @@ class Graphs:
                 break
             found.append(version)
         return found
+
+    def splits(self, version: int) -> list[Split]:
+        """All that happened on the way to this version, as far as it is known, the oldest first."""
+        lived = self.before(version, live=True)
+        return [
+            Split(stage, source, one.splits_at)
+            for one in self.later
+            if one.version in lived and one.splits_at is not None
+            for stage, source in one.splits.items()
+        ]
 
     def notes(self) -> tuple[dict[str, str], list[dict[str, Any]]]:
         """What jobs call their stages where the store calls them otherwise, and what was changed while they ran."""

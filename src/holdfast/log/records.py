@@ -478,6 +478,9 @@ class GraphFile:
     kept: bool = False  # no shape of any state is another than in the graph before, though it was made at a start
     past: dict[str, Any] = field(default_factory=dict)
     """What is to be known of the graphs before it when their files are gone (``log.past``)."""
+    splits: dict[str, str] = field(default_factory=dict)
+    """Stages that begin with what others hold before the epoch ``splits_at``, the first of this graph."""
+    splits_at: int | None = None
 
     @staticmethod
     def file_of(version: int) -> str:
@@ -513,7 +516,10 @@ class GraphFile:
         return cls(**_from_json(data, name))
 
 
-_LATER = {"live", "former", "names", "updates", "packed", "kept", "past", "by", "forked"}
+_LATER = {
+    *("live", "former", "names", "updates", "packed", "kept", "past", "by"),
+    *("splits", "splits_at", "forked"),
+}
 
 
 def _without_later(said: dict[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,8 @@ class Twins:
         self._likeness: dict[Source, Likeness] = {}
         self._unlike: list[DataFrame] = []
         """Frames that only Spark can compare: each stands for all that are the same."""
-        self._known: dict[Signature, Stage] = {}
+        self._known: dict[Signature, list[Stage]] = {}
+        self._apart: set[Stage] = set()
 
     def frame(self, output: Output, make: Callable[[], Any]) -> Any:
         """The rows of an output as all who read it know them: one frame, so that what is made of it can be compared."""
@@ -36,8 +37,9 @@ class Twins:
             self._frames[key] = make()
         return self._frames[key]
 
-    def of(self, planned: PlannedStage) -> Stage:
-        """The stage that does the same, if there is one; else itself, from now on known."""
+    def of(self, planned: PlannedStage, known: str | None = None) -> Stage:
+        """The stage that does the same, if there is one; else itself, from now on known. Several may, which have other
+        rows in them: then it is the one that has the name by which it is ``known``."""
         time = planned.plan.time
         signature = (
             planned.plan.level,
@@ -46,11 +48,27 @@ class Twins:
             replace(time, observed=()),
             *(self._read(item) for item in planned.inputs),
         )
-        return self._known.setdefault(signature, planned.node)
+        alike = self._known.setdefault(signature, [])
+        named = [stage for stage in alike if known is not None and stage.name == known]
+        others = [stage for stage in alike if known is None and stage not in self._apart]
+        if named or others:
+            return (named or others)[0]
+        alike.append(planned.node)
+        return planned.node
+
+    def keep_apart(self, stage: Stage) -> None:
+        """Only who is known by its name is one with it."""
+        self._apart.add(stage)
 
     def forget(self, gone: Stage) -> None:
         """It is not what it was, or not there any more."""
-        self._known = {signature: stage for signature, stage in self._known.items() if stage is not gone}
+        self._apart.discard(gone)
+        for alike in self._known.values():
+            alike[:] = [stage for stage in alike if stage is not gone]
+
+    def as_rows_of(self, old: Stage, new: Stage) -> None:
+        """What the new stage puts out looks like what the old one does."""
+        self._frames |= {(new, port): frame for (stage, port), frame in self._frames.items() if stage is old}
 
     def forget_rows(self, gone: Stage) -> None:
         self._frames = {key: frame for key, frame in self._frames.items() if key[0] is not gone}

@@ -76,6 +76,10 @@ class SliceState(Protocol):
         """Bring the slice to ``epoch``, in which nothing happened to it: it is as if that had been applied without
         rows, at no cost. Dead rows are left behind by the next epoch that is applied."""
 
+    def begin_with(self, parts: Sequence[pa.RecordBatch], epoch: int) -> None:
+        """Become what full copies of another slice with the same tables say, as of ``epoch``. For whoever has a copy of
+        this one from before, all of it is new in the epoch after: deltas into that bring every row."""
+
     def undo(self) -> None:
         """Take the last epoch back."""
 
@@ -89,6 +93,9 @@ class SliceState(Protocol):
         Parts that follow one another may be asked for while later epochs are applied or undone in between: as long as
         ``epoch`` is held, together they are what one call would have given.
         """
+
+    def whole(self, epoch: int) -> list[pa.RecordBatch]:
+        """Full copies of all tables as of ``epoch``."""
 
     def part(
         self, base: int, epoch: int, start: int = 0, count: int | None = None, table: int = 0

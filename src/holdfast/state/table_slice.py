@@ -96,6 +96,12 @@ class TableSlice:
         invariant(epoch == self.epoch + 1, f"epoch {epoch} cannot follow {self.epoch}")
         self.epoch = epoch
 
+    def begin_with(self, parts: Sequence[pa.RecordBatch], epoch: int) -> None:
+        self.load(parts, epoch)
+        for table in self._tables:
+            table.purged_at = epoch + 1
+        self.touched = epoch + 1
+
     def _apply_pieces(self, work: Work, *inputs: Rows | Iterable[Rows] | None) -> None:
         (pieces,) = inputs
         operator = self._operator
@@ -164,6 +170,9 @@ class TableSlice:
     def delta(self, base: int, epoch: int, start: int = 0, count: int | None = None, table: int = 0) -> pa.RecordBatch:
         header, rows = self.part(base, epoch, start, count, table)
         return copies.labelled(rows, header)
+
+    def whole(self, epoch: int) -> list[pa.RecordBatch]:
+        return [self.delta(0, epoch, table=at) for at in range(len(self._tables))]
 
     def part(
         self, base: int, epoch: int, start: int = 0, count: int | None = None, table: int = 0
