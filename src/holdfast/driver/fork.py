@@ -121,7 +121,7 @@ def _small(snapshot: SnapshotFile, packs: tuple[str, ...], query: str, *, local:
             packed=None,
             kept=False,
             splits={},
-            splits_at=0,
+            splits_at=None,
             past=snapshot.past,
         )
         yield graph.file, graph.to_bytes()
