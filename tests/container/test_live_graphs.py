@@ -40,6 +40,7 @@ from holdfast.operators.process import ProcessSpec
 from holdfast.operators.spec import AggregateSpec, Column
 from holdfast.operators.stage import InputPlan, StagePlan
 from holdfast.operators.top_k import TopKSpec
+from holdfast.state.copies import encode
 
 SLICES, EPOCHS = 2, 9
 KEYS, VALUES = (Column("k", "bigint"),), (Column("v", "bigint"),)
@@ -284,7 +285,7 @@ def copy(owner: HostedJob, to: HostedJob, epoch: int) -> None:
     for number in range(SLICES):
         if have.get(number, -1) < epoch:
             for table, tables, header, part in walk.parts(number, max(have.get(number, -1), 0)):
-                plain = part.replace_schema_metadata(None)
+                plain = encode([part])
                 assert to.backups.receive(walk.pin, table, number, header, plain, tables)
 
 
