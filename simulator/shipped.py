@@ -42,6 +42,7 @@ from holdfast.operators.aggregate import StageSpec
 from holdfast.operators.spec import AggregateSpec, Column
 from holdfast.operators.stage import InputPlan, StagePlan
 from holdfast.safety.policies import Terms
+from holdfast.state.copies import encode
 from holdfast.wire.codec import pack, unpack
 from holdfast.wire.handlers import Table
 from holdfast.wire.messages import Tag
@@ -381,7 +382,7 @@ class ShippedContainer(Container):
         try:
             for table, count, header, part in state.parts(slice_, base):
                 tables.add(table)
-                backups.receive(copy, table, slice_, header, part.replace_schema_metadata(None), count)
+                backups.receive(copy, table, slice_, header, encode([part]), count)
         except EpochGone:
             pass  # the slice has moved on: what came of it is not whole, and does not count
         finally:

@@ -44,6 +44,7 @@ from holdfast.operators.process import ProcessSpec
 from holdfast.operators.spec import AggregateSpec, Column
 from holdfast.operators.stage import InputPlan, StagePlan
 from holdfast.operators.top_k import TopKSpec
+from holdfast.state.copies import encode
 from holdfast.state.table_slice import TableSlice
 
 SLICES, EPOCHS = 2, 9
@@ -329,7 +330,7 @@ def copy(owner: HostedJob, to: HostedJob, epoch: int) -> None:
     for number in range(SLICES):
         if have.get(number, -1) < epoch:
             for table, tables, header, part in walk.parts(number, max(have.get(number, -1), 0)):
-                plain = part.replace_schema_metadata(None)
+                plain = encode([part])
                 assert to.backups.receive(walk.pin, table, number, header, plain, tables)
 
 

@@ -33,7 +33,7 @@ MOST_SEALED = 16
 """More deltas than that, and whoever brings the next one merges them first: its sender waits so long."""
 STALE_SECONDS = 10.0
 Loaders = dict[str, copies.Loader]
-Parts = dict[str, list[tuple[copies.Header, pa.RecordBatch]]]
+Parts = dict[str, list[tuple[copies.Header, copies.Picked]]]
 
 
 def _layouts(operators: Mapping[str, Operator]) -> dict[str, Layout]:
@@ -115,32 +115,40 @@ class Backups:
 
     # --- what comes in ------------------------------------------------------------------------------------
 
+    def opened(self, table: str, message: pa.RecordBatch) -> copies.Picked | None:
+        """The rows of a message, of many slices perhaps; None of a stage that is gone."""
+        layout = self._layouts.get(table)
+        if layout is None:
+            return None
+        rows = copies.decode(message, layout)
+        if rows is None:
+            raise CorruptionError(
+                f"A copy of slices of '{table}' has other columns than that table.",
+                safe="The backups are as they were.",
+                todo="Start all containers with the same version of Holdfast.",
+            )
+        return rows
+
     def receive(
         self,
         copy: str,
         table: str,
         number: int,
         header: copies.Header,
-        part: pa.RecordBatch,
+        part: pa.RecordBatch | copies.Picked,
         tables: int | None = None,
     ) -> bool:
         """One part of one slice, whose copy has so many ``tables``: all of them, or those that changed since the
         version here. False if it does not go on from what is here: the sender sees that by ``versions``."""
-        layout = self._layouts.get(table)
-        if layout is None:
-            return False  # of a stage that is gone
-        if not part.schema.equals(copies.schema(layout)):
-            raise CorruptionError(
-                f"A copy of slice {number} of '{table}' has other columns than that table.",
-                safe="The backup is as it was.",
-                todo="Start all containers with the same version of Holdfast.",
-            )
+        rows = self.opened(table, part) if isinstance(part, pa.RecordBatch) else part
+        if rows is None:
+            return False
         with self._lock:
             incoming = self._current(copy, number, header) if header.epoch >= self._floor else None
             if incoming is None:
                 return False
             incoming.tables = len(self._layouts) if tables is None else tables
-            if not self._add(incoming, table, number, header, part):
+            if not self._add(incoming, table, number, header, rows):
                 del self._incoming[number]
                 return False
             backup = self._held.get(number)
@@ -173,7 +181,7 @@ class Backups:
         fresh = self._incoming[number] = Incoming(copy, header.epoch)
         return fresh
 
-    def _add(self, incoming: Incoming, table: str, number: int, header: copies.Header, part: pa.RecordBatch) -> bool:
+    def _add(self, incoming: Incoming, table: str, number: int, header: copies.Header, part: copies.Picked) -> bool:
         backup = self._held.get(number)
         version = None if backup is None else backup.version
         parts = incoming.parts.setdefault(table, [])

@@ -36,7 +36,7 @@ from holdfast.wire.questions import AskVersions
 STREAM_SECONDS = 600.0  # the end of a stream whose peer neither reads nor dies; we have given it up long before
 SHARED_BYTES = 64 << 20
 MESSAGE_BYTES = 1 << 20
-Part = tuple[copies.Header, pa.RecordBatch]
+Part = tuple[copies.Header, copies.Picked]
 
 
 def copy(job: HostedJob, call: SendCopies, token: str) -> CopiesSent:
@@ -97,7 +97,7 @@ class Walk:
 
     def parts(
         self, number: int, base: int, *, every: bool = False
-    ) -> Iterator[tuple[str, int, copies.Header, pa.RecordBatch]]:
+    ) -> Iterator[tuple[str, int, copies.Header, copies.Picked]]:
         """All parts of a slice, table by table: of ``every`` table, or of those that may have changed since ``base``;
         of a slice that is new to the peer, of those that have ever had a row. Of one at least, so that there is
         something to tell the epoch by. With each comes how many tables there are. Raises ``EpochGone`` where slice or
@@ -141,11 +141,11 @@ class Waiting:
 
     def __init__(self) -> None:
         self.about: list[tuple[int, int, int, copies.Header]] = []
-        self.parts: list[pa.RecordBatch] = []
+        self.parts: list[copies.Picked] = []
         self.nbytes = 0
 
-    def add(self, number: int, tables: int, header: copies.Header, part: pa.RecordBatch, nbytes: int) -> None:
-        self.about.append((number, part.num_rows, tables, header))
+    def add(self, number: int, tables: int, header: copies.Header, part: copies.Picked, nbytes: int) -> None:
+        self.about.append((number, part.rows, tables, header))
         self.parts.append(part)
         self.nbytes += nbytes
 
@@ -204,7 +204,7 @@ class PeerSender(threading.Thread):
                 continue  # it has this version, or a newer one
             with suppress(EpochGone):  # the slice has moved on, or the pin cost too much: the others may still be here
                 for table, tables, header, part in self._walk.parts(number, max(base, 0)):
-                    nbytes = part.nbytes  # which is not for nothing
+                    nbytes = part.nbytes
                     for bucket in (self._bucket, self._walk.job.upload):
                         bucket.take(nbytes, self._get_on)
                     waiting = self._waiting.setdefault(table, Waiting())
@@ -212,7 +212,7 @@ class PeerSender(threading.Thread):
                     if waiting.nbytes >= MESSAGE_BYTES:
                         self._write(client, table)
                     self.nbytes += nbytes
-                    self.rows += part.num_rows
+                    self.rows += part.rows
         for table in self._waiting:
             self._write(client, table)
 
@@ -220,7 +220,7 @@ class PeerSender(threading.Thread):
         """What has gathered of a table."""
         waiting, self._waiting[table] = self._waiting[table], Waiting()
         if waiting.about:
-            rows = pa.concat_batches(waiting.parts)
+            rows = copies.encode(waiting.parts)
             stream = self._stream(client, table, rows.schema)
             stream.write_with_metadata(rows, pack(CopyPart(*zip(*waiting.about, strict=True))))
             self._get_on()

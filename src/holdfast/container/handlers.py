@@ -229,9 +229,12 @@ class Handlers:
             for part in reader:
                 job.admit(push.incarnation)  # a copy can take long enough for its master to be replaced
                 told = unpack(part.app_metadata.to_pybytes(), CopyPart)
+                message = job.backups.opened(push.table, part.data)
+                if message is None:
+                    continue
                 start = 0
                 for number, rows, tables, header in zip(told.slices, told.rows, told.tables, told.headers, strict=True):
-                    mine = part.data.slice(start, rows)
+                    mine = message.slice(start, start + rows)
                     job.backups.receive(push.copy, push.table, number, header, mine, tables)
                     start += rows
         finally:

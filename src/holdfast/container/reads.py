@@ -106,7 +106,7 @@ class Reading:
 
     def part(
         self, stage_name: str, table: int, number: int, base: int, epoch: int, start: int
-    ) -> tuple[copies.Header, pa.RecordBatch]:
+    ) -> tuple[copies.Header, copies.Picked]:
         """One part of the delta (base, epoch] of a table of a slice."""
         held = self.stage(stage_name).held(number)
         with held.lock:
@@ -120,7 +120,7 @@ class Reading:
                     parts = [self.part(name, at, number, 0, epoch, 0)]
                     while not (header := parts[-1][0]).last:
                         parts.append(self.part(name, at, number, 0, epoch, header.stop))
-                    whole = copies.whole([copies.labelled(rows, header) for header, rows in parts])
+                    whole = copies.whole([copies.labelled(copies.encode([rows]), header) for header, rows in parts])
                     yield PackedSlice(table, number, epoch, whole)
 
     # --- pins ---------------------------------------------------------------------------------------------

@@ -104,6 +104,18 @@ def rows_of(array: pa.Array, dtype: str, width: int) -> Array:
     return _fixed(array.buffers()[1], dtype, array.offset * width, len(array) * width).reshape(-1, width)
 
 
+def offsets(array: pa.Array) -> tuple[Ints, Bytes]:
+    """Large binaries without nulls, as they are: n + 1 offsets and the bytes."""
+    _, where, data = array.buffers()
+    found = _fixed(where, "i8", array.offset, len(array) + 1) if len(array) else np.zeros(1, np.int64)
+    return found, NO_BYTES if data is None else np.frombuffer(data, np.uint8)
+
+
+def of_buffers(kind: pa.DataType, length: int, *buffers: Array) -> pa.Array:
+    """The array that ``column_of``, ``rows_of`` or ``offsets`` would take apart into these."""
+    return pa.Array.from_buffers(kind, length, [None, *(pa.py_buffer(np.ascontiguousarray(one)) for one in buffers)])
+
+
 def column_of(array: pa.Array, dtype: str) -> Array:
     """A primitive column without nulls, as it is."""
     return _fixed(array.buffers()[1], dtype, array.offset, len(array))

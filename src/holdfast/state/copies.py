@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import CorruptionError
-from holdfast.invariants import invariant
+from holdfast.invariants import invariant, some
 from holdfast.state import arrow
-from holdfast.state.columns import NO_BYTES, SMALLEST, Arena, Array, Bytes, ColumnSpec, Ints
+from holdfast.state.columns import NO_INTS, SMALLEST, Arena, Array, Bytes, ColumnSpec, Ints, packed, spans_of
 from holdfast.state.table import Layout, Table
 from holdfast.state.undo import Snapshot
 
@@ -79,22 +79,97 @@ def width(layout: Layout) -> int | None:
     return sum(int(field.type.bit_width) // 8 for field in schema(layout))
 
 
-def encode(snapshot: Snapshot, slots: Ints) -> pa.RecordBatch:
+Spread = tuple[Ints, Bytes]
+"""Values of any length: n + 1 offsets, and the bytes they lie in, end to end."""
+
+
+class Picked:
+    """Rows of a copy as plain columns, in the order of its schema. Arrow is made of many of them at once: its fixed
+    costs are more than all there is to a slice that few rows came to."""
+
+    __slots__ = ("columns", "layout", "rows")
+
+    def __init__(self, layout: Layout, rows: int, columns: Sequence[Array | Spread]) -> None:
+        self.layout, self.rows, self.columns = layout, rows, columns
+
+    @property
+    def nbytes(self) -> int:
+        wide = width(self.layout)
+        if wide is not None:
+            return self.rows * wide
+        sizes = (_spread_bytes(one) if isinstance(one, tuple) else one.nbytes for one in self.columns)
+        return int(sum(sizes))
+
+    def slice(self, start: int, stop: int) -> Picked:
+        """Views of some of them."""
+        columns: list[Array | Spread] = [
+            (one[0][start : stop + 1], one[1]) if isinstance(one, tuple) else one[start:stop] for one in self.columns
+        ]
+        return Picked(self.layout, stop - start, columns)
+
+
+def pick(snapshot: Snapshot, slots: Ints) -> Picked:
     """Rows of a copy, without a word about them."""
     table = snapshot.table
-    keys = table.keys(slots)
-    flat = (slots.astype(np.int32), snapshot.change(slots), keys.hash, keys.nulls)
-    arrays = [pa.array(values) for values in flat]
-    if table.layout.words:
-        arrays.append(arrow.of_rows(keys.words))
-    if table.layout.tail:
-        arrays.append(arrow.of_spans(pa.large_binary(), keys.spans, keys.tail, NO_BYTES))
-    for spec, values, arena in zip(table.layout.columns, snapshot.columns(slots), table.arenas, strict=True):
-        if arena is not None:
-            arrays.append(arrow.of_spans(pa.large_binary(), values, arena.data, NO_BYTES))
+    layout, keys = table.layout, table.keys(slots)
+    columns: list[Array | Spread] = [slots.astype(np.int32), snapshot.change(slots), keys.hash, keys.nulls]
+    if layout.words:
+        columns.append(keys.words)
+    if layout.tail:
+        columns.append(packed(keys.spans, keys.tail))
+    for values, arena in zip(snapshot.columns(slots), table.arenas, strict=True):
+        columns.append(values if arena is None else packed(values, arena.data))
+    return Picked(layout, len(slots), columns)
+
+
+def encode(parts: Sequence[Picked]) -> pa.RecordBatch:
+    """Parts of one table's copies as Arrow, one after the other."""
+    plain = schema(parts[0].layout)
+    rows = sum(part.rows for part in parts)
+    arrays = []
+    for field, column in zip(plain, zip(*(part.columns for part in parts), strict=True), strict=True):
+        buffers = _joined(column) if isinstance(column[0], tuple) else (_end_to_end(column),)
+        arrays.append(arrow.of_buffers(field.type, rows, *buffers))
+    return pa.RecordBatch.from_arrays(arrays, schema=plain)
+
+
+def decode(rows: pa.RecordBatch, layout: Layout) -> Picked | None:
+    """Views of what was encoded; None if it has other columns."""
+    plain = schema(layout)
+    if not rows.schema.equals(plain):
+        return None
+    matrices = {f"a{number}": (one.dtype, one.width) for number, one in enumerate(layout.columns) if one.width}
+    matrices["words"] = ("i8", layout.words)
+    columns: list[Array | Spread] = []
+    for field, array in zip(plain, rows.columns, strict=True):
+        if pa.types.is_large_binary(field.type):
+            columns.append(arrow.offsets(array))
+        elif field.name in matrices:
+            columns.append(arrow.rows_of(array, *matrices[field.name]))
         else:
-            arrays.append(arrow.of_rows(values) if spec.width else pa.array(values))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema(table.layout))
+            columns.append(arrow.column_of(array, field.type.to_pandas_dtype()))
+    return Picked(layout, rows.num_rows, columns)
+
+
+def _end_to_end(columns: Sequence[Array]) -> Array:
+    return columns[0] if len(columns) == 1 else np.concatenate(columns)
+
+
+def _joined(parts: Sequence[Spread]) -> Spread:
+    if len(parts) == 1:
+        return parts[0]
+    offsets, data, used = [np.zeros(1, np.int64)], [], 0
+    for starts, source in parts:
+        first, last = int(starts[0]), int(starts[-1])
+        offsets.append(starts[1:] + (used - first))
+        data.append(source[first:last])
+        used += last - first
+    return np.concatenate(offsets), np.concatenate(data)
+
+
+def _spread_bytes(spread: Spread) -> int:
+    offsets = spread[0]
+    return offsets.nbytes + int(offsets[-1] - offsets[0])
 
 
 def labelled(rows: pa.RecordBatch, header: Header) -> pa.RecordBatch:
@@ -160,25 +235,29 @@ class Loader:
 
     def __init__(self, layout: Layout, table: Table | None = None, epoch: int = 0) -> None:
         self._layout = layout
-        self._schema = schema(layout)
         self._before: Header | None = None
         self.table = Table(layout, indexed=False) if table is None else table
         self.table.drop_index()
         self.epoch = epoch
 
-    def add(self, part: pa.RecordBatch, header: Header | None = None) -> None:
+    def add(self, part: pa.RecordBatch | Picked, header: Header | None = None) -> None:
         """Take one part; ``header`` where it travelled apart from it."""
-        header = header_of(part) if header is None else header
-        if not part.schema.equals(self._schema) or not self._fits(header):
+        if isinstance(part, Picked):
+            rows: Picked | None = part if part.layout == self._layout else None
+            header = some(header, "rows by themselves do not say what they are")
+        else:
+            header = header_of(part) if header is None else header
+            rows = decode(part, self._layout)
+        if rows is None or not self._fits(header):
             raise CorruptionError(
                 f"a copy of epochs ({header.base}, {header.epoch}] does not continue a slice"
-                f" at epoch {self.epoch} with columns {', '.join(self._schema.names)}.",
+                f" at epoch {self.epoch} with columns {', '.join(schema(self._layout).names)}.",
                 safe="the slice is as it was.",
                 todo="recover the slice from another copy or from the log.",
             )
         if header.full and header.start == 0:
             self.table = Table(self._layout, max(SMALLEST, header.rows), indexed=False)
-        self._scatter(part, header)
+        self._scatter(rows, header)
         self._before = header
         if header.last:
             self._before, self.epoch, self.table.purged_at = None, header.epoch, header.purged_at
@@ -198,9 +277,9 @@ class Loader:
             return header.continues(self._before)
         return header.start == 0 and (header.full or header.base <= self.epoch <= header.epoch)
 
-    def _scatter(self, part: pa.RecordBatch, header: Header) -> None:
+    def _scatter(self, part: Picked, header: Header) -> None:
         table = self.table
-        slots = arrow.column_of(part.column("slot"), "i4").astype(np.int64)
+        slots = _slots(part)
         # Slots are in order, so those of keys not seen before are the last ones.
         young = int(np.searchsorted(slots, table.rows))
         rows = max(table.rows, header.stop)
@@ -208,7 +287,8 @@ class Loader:
         if rows > len(table.hash):
             table.grow(max(2 * len(table.hash), header.rows))
         born = slice(table.rows, rows)
-        _fill_keys(table, part.slice(young), born)
+        if young < len(slots):
+            _fill_keys(table, part.slice(young, part.rows), born)
         _fill_values(table, part, slots)
         table.rows = rows
 
@@ -220,15 +300,15 @@ class Assembly:
     """
 
     def __init__(self, layout: Layout, epoch: int, rows: int, purged_at: int) -> None:
-        self._schema = schema(layout)
         self._layout, self._epoch = layout, epoch
         self._table = Table(layout, max(SMALLEST, rows), indexed=False)
         self._table.rows, self._table.purged_at = rows, purged_at
         self._there = np.zeros(rows, bool)
 
     def add(self, part: pa.RecordBatch) -> None:
-        slots = arrow.column_of(part.column("slot"), "i4").astype(np.int64)
-        if not part.schema.equals(self._schema) or (len(slots) and slots.max() >= len(self._there)):
+        rows = decode(part, self._layout)
+        slots = NO_INTS if rows is None else _slots(rows)
+        if rows is None or (len(slots) and slots.max() >= len(self._there)):
             raise CorruptionError(
                 f"A piece of a slice at epoch {self._epoch} has other columns, or more rows, than the slice.",
                 safe="Nothing was made of it.",
@@ -236,9 +316,9 @@ class Assembly:
             )
         known = self._there[slots]
         if known.any():
-            slots, part = slots[~known], part.filter(pa.array(~known))
-        _fill_keys(self._table, part, slots)
-        _fill_values(self._table, part, slots)
+            slots, rows = slots[~known], some(decode(part.filter(pa.array(~known)), self._layout), "the same columns")
+        _fill_keys(self._table, rows, slots)
+        _fill_values(self._table, rows, slots)
         self._there[slots] = True
 
     @property
@@ -250,32 +330,34 @@ class Assembly:
         return Loader(self._layout, self._table, self._epoch)
 
 
-def _fill_keys(table: Table, part: pa.RecordBatch, at: Ints | slice) -> None:
-    table.hash[at] = arrow.column_of(part.column("hash"), "i8")
-    table.nulls[at] = arrow.column_of(part.column("nulls"), "i4")
+def _slots(part: Picked) -> Ints:
+    slots = part.columns[0]
+    invariant(not isinstance(slots, tuple), "slots are numbers")
+    return np.asarray(slots).astype(np.int64)
+
+
+def _fill_keys(table: Table, part: Picked, at: Ints | slice) -> None:
+    _, _, table.hash[at], table.nulls[at], *rest = part.columns
     if table.layout.words:
-        table.words[at] = arrow.rows_of(part.column("words"), "i8", table.layout.words)
+        table.words[at] = rest.pop(0)
     if table.layout.tail:
-        table.spans[at] = _append(table.tail, *arrow.spans(part.column("tail")))
+        table.spans[at] = _append(table.tail, rest[0])
 
 
-def _fill_values(table: Table, part: pa.RecordBatch, slots: Ints) -> None:
-    table.change[slots] = arrow.column_of(part.column("change"), "i4")
-    for number, (spec, arena) in enumerate(zip(table.layout.columns, table.arenas, strict=True)):
-        array = part.column(f"a{number}")
-        if arena is not None:
-            table.columns[number][slots] = _append(arena, *arrow.spans(array))
-        elif spec.width:
-            table.columns[number][slots] = arrow.rows_of(array, spec.dtype, spec.width)
-        else:
-            table.columns[number][slots] = arrow.column_of(array, spec.dtype)
+def _fill_values(table: Table, part: Picked, slots: Ints) -> None:
+    table.change[slots] = part.columns[1]
+    values = part.columns[len(part.columns) - len(table.columns) :]
+    for column, arena, value in zip(table.columns, table.arenas, values, strict=True):
+        column[slots] = value if arena is None else _append(arena, value)
 
 
-def _append(arena: Arena, spans: Ints, data: Bytes) -> Array:
+def _append(arena: Arena, spread: Any) -> Array:
     """Bytes that lie end to end, to the arena; their spans in it."""
+    offsets, data = spread
+    spans = spans_of(offsets)
     if not len(spans):
         return spans
-    first, last = int(spans[0, 0]), int(spans[-1, 0] + spans[-1, 1])
+    first, last = int(offsets[0]), int(offsets[-1])
     arena.reserve(last - first)
     arena.data[arena.used : arena.used + last - first] = data[first:last]
     spans[:, 0] += arena.used - first

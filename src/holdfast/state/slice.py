@@ -99,8 +99,8 @@ class SliceState(Protocol):
 
     def part(
         self, base: int, epoch: int, start: int = 0, count: int | None = None, table: int = 0
-    ) -> tuple[copies.Header, pa.RecordBatch]:
-        """The same, with what it is beside it: who sends many of them need not read that out of each again."""
+    ) -> tuple[copies.Header, copies.Picked]:
+        """The same, with what it is beside it, and not yet Arrow: for those who send many of them."""
 
     def load(self, parts: Sequence[pa.RecordBatch], epoch: int) -> None:
         """Become what full copies of the tables and the deltas after them say."""

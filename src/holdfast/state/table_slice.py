@@ -169,14 +169,14 @@ class TableSlice:
 
     def delta(self, base: int, epoch: int, start: int = 0, count: int | None = None, table: int = 0) -> pa.RecordBatch:
         header, rows = self.part(base, epoch, start, count, table)
-        return copies.labelled(rows, header)
+        return copies.labelled(copies.encode([rows]), header)
 
     def whole(self, epoch: int) -> list[pa.RecordBatch]:
         return [self.delta(0, epoch, table=at) for at in range(len(self._tables))]
 
     def part(
         self, base: int, epoch: int, start: int = 0, count: int | None = None, table: int = 0
-    ) -> tuple[copies.Header, pa.RecordBatch]:
+    ) -> tuple[copies.Header, copies.Picked]:
         invariant(0 <= base <= epoch, f"a delta cannot lead from epoch {base} to {epoch}")
         snapshot = self._as_of(epoch, table)
         # A purge gave rows new slots: what is based on the old ones cannot be patched.
@@ -186,7 +186,7 @@ class TableSlice:
         invariant(0 <= start <= stop, f"there is no slot {start} at epoch {epoch}")
         slots = snapshot.slots(start, stop) if full else snapshot.changed(base, start, stop)
         header = copies.Header(base, epoch, full, snapshot.rows, purged_at, start, stop, table=table)
-        return header, copies.encode(snapshot, slots)
+        return header, copies.pick(snapshot, slots)
 
     def load(self, parts: Sequence[pa.RecordBatch], epoch: int) -> None:
         loaders = [copies.Loader(layout) for layout in self._operator.layouts]
