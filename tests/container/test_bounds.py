@@ -115,10 +115,10 @@ def test_packs_that_the_store_does_not_take_do_not_pile_up(world: World) -> None
     slow.asked.acquire()
     with pytest.raises(ContainerError, match="has not taken"):
         job.checkpoints.write(1, ALL, "checkpoint/0000000001-1-3-c0.pack")
-    slow.let("checkpoint/0000000001-1-2-c0.pack")
-    second[0].join()  # it has ended, and all the same the first is wanted no more
     slow.let("checkpoint/0000000001-1-1-c0.pack")
-    first[0].join()
+    first[0].join()  # while the second is still being written
+    slow.let("checkpoint/0000000001-1-2-c0.pack")
+    second[0].join()
     (older,), (newer,) = first[1], second[1]
     assert isinstance(older, ContainerError)
     assert "is newer" in older.what

@@ -32,8 +32,6 @@ class Checkpoints:
         self._reading, self._store, self._committed = reading, store, committed
         self._lock = threading.Lock()
         self._writing: list[str] = []
-        self._newest = ""
-        """The one that was begun last, which may have ended: those before it are wanted no more."""
 
     def write(self, epoch: int, slices: Sequence[int], pack: str) -> int:
         """The number of bytes, once the pack is whole and synced. A newer one overtakes those before it."""
@@ -45,7 +43,6 @@ class Checkpoints:
                     todo="Look at why the store is so slow.",
                 )
             self._writing.append(pack)
-            self._newest = pack
         try:
             with tempfile.SpooledTemporaryFile(SPOOL_BYTES, prefix="holdfast-checkpoint-") as spool:
                 self._take(epoch, slices, pack, spool)
@@ -85,6 +82,6 @@ class Checkpoints:
 
     def _parts(self, spool: IO[bytes], pack: str) -> Iterator[bytes]:
         while part := spool.read(STEP_BYTES):
-            if self._newest != pack:
-                raise ContainerError(f"{pack} was given up: {self._newest} is newer.", safe="Nothing was changed.")
+            if self._writing[-1] != pack:
+                raise ContainerError(f"{pack} was given up: {self._writing[-1]} is newer.", safe="Nothing was changed.")
             yield part
