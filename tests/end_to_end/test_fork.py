@@ -205,6 +205,7 @@ def test_a_fork_that_was_cut_off_is_begun_again(shop: Shop, monkeypatch: pytest.
     with shop.job("first")[0].start(containers=2, slices=4) as run:
         run.process_all_available()
         snapshot = run.snapshot()
+        run.snapshot()
     for place in ("mid-fork", "after-fork"):
 
         def die(_role: str, name: str, _epoch: int, place: str = place) -> None:
@@ -219,6 +220,10 @@ def test_a_fork_that_was_cut_off_is_begun_again(shop: Shop, monkeypatch: pytest.
             assert not (shop.base / "second" / "job.json").exists()
             (pack, *_) = sorted((shop.base / "second" / "main" / "checkpoint").glob("*.pack"))
             pack.write_bytes(pack.read_bytes()[:1000])  # as the power may leave it
+            with pytest.raises(hf.StoreError, match=r"A fork of .*first#1 into .* was cut off"):
+                shop.job("second")[0].start(slices=4)
+            with pytest.raises(hf.StoreError, match=r"needs an empty store, and .* has fork"):
+                shop.job("second")[0].start(slices=4, fork=f"{snapshot.store}#2")
     shop.more(1)
     with shop.job("second")[0].start(containers=1, slices=4, fork=snapshot) as fork:
         fork.process_all_available()

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.driver.snapshots import _graph as graph_of
 from holdfast.errors import CorruptionError, FormatError, StoreError
 from holdfast.log.janitor import Held, may_go
+from holdfast.log.ledger import Ledger
 from holdfast.log.pack import pack_name
 from holdfast.log.records import FEED, Batch, Commit, Fence, GraphFile, JobFile, Manifest, Prepare
 from holdfast.log.snapshots import SnapshotFile, Snapshots
@@ -46,6 +48,7 @@ def test_it_is_what_was_written(store: Store) -> None:
         assert Snapshots(store).get(one.number) == one
     assert not snapshots.put(snapshot(1)), "the number is taken"
     assert snapshots.get(3) is None
+    assert [one.spark or one.prepares for one in snapshots.every()] == [(), ()], "what only a fork needs is not kept"
 
 
 def test_every_altered_byte_is_noticed(store: Store) -> None:
@@ -101,3 +104,31 @@ def test_packs_stay_while_a_snapshot_names_them() -> None:
     assert may_go(held, 100) == [*PACKS]
     assert may_go(replace(held, kept=frozenset(PACKS)), 100) == []
     assert may_go(replace(held, kept=frozenset(PACKS[:1])), 100) == [PACKS[1]]
+
+
+def test_one_that_cannot_be_read_holds_everything_and_hinders_nothing(store: Store, tmp_path: Path) -> None:
+    snapshots = Snapshots(store)
+    assert snapshots.put(snapshot(1, 50))
+    assert snapshots.put(snapshot(2))
+    file = tmp_path / SnapshotFile.file_of(2)
+    file.write_bytes(file.read_bytes()[:-10])
+    told: list[CorruptionError] = []
+    assert [one.number for one in Snapshots(store).every(told.append)] == [1]
+    assert len(told) == 1
+    assert Snapshots(store).packs() is None
+    assert Snapshots(store).expire(60) == [1]
+    with pytest.raises(CorruptionError):
+        Snapshots(store).every()
+
+
+def test_a_checkpoint_from_before_the_first_live_change_is_of_the_graph_before(store: Store) -> None:
+    ledger = Ledger(store, "main")
+    ledger.open_or_create_job(JobFile("id", "job", {}, 2, 5, stages=[{"name": "s"}]))
+    before = Manifest(7, FENCE, PACKS, (0, 1), "c")
+    ledger.put_graph(GraphFile(1, 0, 1, {}, [{"name": "s"}, {"name": "t"}], [], [], [], 0, live=True))
+    ledger.put_prepare(Prepare(Fence(2, 8, 1), 1, RANGES, (), 9))
+    found = graph_of(Ledger(store, "main"), before)
+    assert found is None, "its packs have nothing of the stage that came"
+    named = graph_of(Ledger(store, "main"), replace(before, epoch=8, graph=1))
+    assert named is not None
+    assert named.version == 1

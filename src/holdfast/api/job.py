@@ -140,9 +140,6 @@ class Job(Drawing):
         """
         from holdfast.driver.start import start
 
-        if fork is not None:
-            self._fork(fork)
-
         options = Options(
             containers=containers,
             threads=threads,
@@ -164,6 +161,8 @@ class Job(Drawing):
             sinks_at_once=sinks_at_once,
             ring=ring,
         )
+        if fork is not None:
+            self._fork(fork)
         self._updates.recall(updates)
         plan = self.plan()
         if live_filters and plan.filters_in_stream:

@@ -20,10 +20,10 @@ from holdfast import faults
 from holdfast.driver.live_job import SECTION
 from holdfast.driver.snapshots import Snapshot
 from holdfast.errors import PlanError, StoreError
-from holdfast.log.ledger import Ledger
+from holdfast.log.ledger import FORKING, Ledger
 from holdfast.log.pack import Pack, pack_name
-from holdfast.log.records import FEED, SPARK, Fence, JobFile, Manifest, Ranges
-from holdfast.log.repair import COMMITTED, METADATA, checksum_name, checksums
+from holdfast.log.records import FEED, SPARK, Carried, Fence, JobFile, Manifest, Ranges
+from holdfast.log.repair import COMMITTED, METADATA, SOURCES, checksum_name, checksums, current
 from holdfast.log.snapshots import SnapshotFile, Snapshots, no_snapshot
 from holdfast.log.store import Store
 
@@ -34,8 +34,7 @@ def fork(store: Store, name: str, begin: Snapshot | str) -> None:
     """Make that store one of job ``name`` that begins with the snapshot; one that has begun with it already goes on."""
     origin, number = _reference(begin)
     told = f"{origin}#{number}"
-    known = Ledger(store, SECTION).find_job()
-    if known is not None:
+    if (known := Ledger(store, SECTION).find_job()) is not None:
         if known.forked == told:
             return
         begun = f"began with {known.forked}" if known.forked else "was not forked"
@@ -49,7 +48,21 @@ def fork(store: Store, name: str, begin: Snapshot | str) -> None:
     snapshot = snapshots.get(number)
     if snapshot is None:
         raise no_snapshot(source, number, snapshots.numbers())
-    _write(source.sub(SECTION), snapshot, store, name, told)
+    _claim(store, told)
+    try:
+        _write(source.sub(SECTION), snapshot, store, name, told)
+    except StoreError as error:
+        if snapshots.get(number) is None:  # it was let go meanwhile
+            raise no_snapshot(source, number, snapshots.numbers()) from error
+        raise
+
+
+def _claim(store: Store, told: str) -> None:
+    """Before anything else: until ``job.json`` is there the store is nobody's but this fork's."""
+    if not store.exists(FORKING) and (file := next(_every(store, ""), None)) is not None:
+        raise _not_empty(store, file)
+    if not store.put_if_absent(FORKING, told.encode()) and store.read(FORKING).decode() != told:
+        raise _not_empty(store, FORKING)
 
 
 def _reference(begin: Snapshot | str) -> tuple[str, int]:
@@ -67,7 +80,7 @@ def _write(source: Store, snapshot: SnapshotFile, store: Store, name: str, told:
     packs = {pack: _pack_in_fork(snapshot.epoch, at) for at, pack in enumerate(snapshot.manifest.packs)}
     query = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{told} -> {store.uri}"))
     small = dict(_small(snapshot, tuple(packs.values()), query, local=store.is_local))
-    _refuse_others(store, {*small, *(f"{SECTION}/{pack}" for pack in packs.values())})
+    _refuse_others(store, {FORKING, *small, *(f"{SECTION}/{pack}" for pack in packs.values())})
     for old, new in packs.items():
         _copy(source, old, store, f"{SECTION}/{new}")
     faults.place("driver", "mid-fork", snapshot.epoch)
@@ -91,6 +104,9 @@ def _write(source: Store, snapshot: SnapshotFile, store: Store, name: str, told:
         forked=told,
     )
     if not store.put_if_absent(JobFile.file, made_file.to_bytes()):
+        other = Ledger(store, SECTION).find_job()
+        if other is not None and other.forked == told:
+            return
         raise StoreError(
             f"Somebody else has begun a job in {store.uri} just now.",
             safe="Theirs is whole; nothing of ours counts.",
@@ -128,11 +144,14 @@ def _small(snapshot: SnapshotFile, packs: tuple[str, ...], query: str, *, local:
     else:
         manifest = Manifest(epoch, fence, packs, slices, "the job that it was forked from", 0)
         yield f"{SECTION}/{manifest.file}", manifest.to_bytes()
+    # Of Spark's notes all are synced, so the prepare needs to carry none: what counts is named (``spark.checkpoint``).
+    noted = current(name for name in snapshot.spark if name.startswith(SOURCES)) if local else frozenset()
+    carried = Carried(SPARK, tuple(sorted(noted)), {})
     for one in snapshot.prepares:  # their rows are in the checkpoint
         prepare = replace(
-            one, fence=fence, ranges=_of(one.ranges, query), segments=(), routing=0, sinks={}, graph=version, spark=None
+            one, fence=fence, ranges=_of(one.ranges, query), segments=(), routing=0, sinks={}, graph=version
         )
-        prepare = replace(prepare, attachments=())
+        prepare = replace(prepare, attachments=(), spark=carried if one.level == 1 else None)
         yield f"{SECTION}/{prepare.file}", prepare.to_bytes()
     commit = replace(snapshot.commit, fence=fence, ranges=_of(snapshot.commit.ranges, query), sinks={}, dropped={})
     yield f"{SECTION}/{commit.file}", commit.to_bytes()

@@ -24,6 +24,7 @@ from holdfast.invariants import some
 from holdfast.launch.fleet import Fleet
 from holdfast.log.ledger import Ledger
 from holdfast.log.records import Batch, JobFile
+from holdfast.log.snapshots import Snapshots
 from holdfast.master.autoscale import Autoscale, PerExecutor
 from holdfast.spark.query import Waiter, is_gone
 from holdfast.spark.words import spark_failed
@@ -60,6 +61,7 @@ class LiveJob:
         self.query: StreamingQuery | None = None
         self.plan = plan
         self.ledger = ledger
+        self.snapshots = Snapshots(ledger.store)
         self.shell = shell
         self.fleet = fleet
         self.desk = desk

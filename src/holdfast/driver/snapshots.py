@@ -53,7 +53,6 @@ def take(run: LiveJob, timeout: float, keep: str | None) -> Snapshot:
             todo="Call run.process_all_available() first, or wait for the first rows.",
         )
     wanted = shell.machine.committed
-    snapshots = Snapshots(run.ledger.store)
     for _ in range(TRIES):
         if shell.machine.checkpointed < wanted:
             shell.tell(ev.CheckpointWanted("a snapshot"))
@@ -62,7 +61,7 @@ def take(run: LiveJob, timeout: float, keep: str | None) -> Snapshot:
             if time.monotonic() >= deadline:
                 raise _abandoned(run, wanted, timeout)
         with run.jobs.log.undisturbed():  # nothing is tidied away while it is put together
-            found = _put(run, snapshots, seconds)
+            found = _put(run, run.snapshots, seconds)
         if found is not None:
             shell.history.note("snapshot", f"{found} holds epoch {found.epochs[run.ledger.section_name]}")
             return found
@@ -70,7 +69,7 @@ def take(run: LiveJob, timeout: float, keep: str | None) -> Snapshot:
 
 
 def every(run: LiveJob) -> list[Snapshot]:
-    return [_told(run, one) for one in Snapshots(run.ledger.store).every()]
+    return [_told(run, one) for one in run.snapshots.every(run.shell.history.corrupt)]
 
 
 def forget(run: LiveJob, snapshot: Snapshot | int) -> None:
@@ -82,7 +81,8 @@ def forget(run: LiveJob, snapshot: Snapshot | int) -> None:
         )
     run.refuse_stopped()
     number = snapshot.number if isinstance(snapshot, Snapshot) else snapshot
-    Snapshots(run.ledger.store).forget(number)
+    with run.jobs.log.undisturbed():
+        run.snapshots.forget(number)
     run.shell.history.note("snapshot", f"snapshot {number} was let go")
 
 
@@ -94,7 +94,10 @@ def _put(run: LiveJob, snapshots: Snapshots, seconds: float | None) -> Snapshot 
         return None
     now = time.time_ns() // 1_000_000
     made = _file(ledger, manifests[-1], run.file, snapshots.next(), now, seconds)
-    if not snapshots.put(made) or not all(map(ledger.section.exists, made.manifest.packs)):
+    if not snapshots.put(made):
+        return None
+    if not all(map(ledger.section.exists, made.manifest.packs)):  # another driver tidies up here
+        snapshots.forget(made.number)
         return None
     return _told(run, made)
 
@@ -110,7 +113,6 @@ def _file(
         prepares.append(further)
         level += 1
     folder, batch = graph.spark if graph else SPARK, commit.batch.batch_id
-    carried = first.carried() if first.spark is not None and not commit.batch.tick else {}
     return SnapshotFile(
         number,
         now,
@@ -121,35 +123,49 @@ def _file(
         commit,
         tuple(prepares),
         Past.of(ledger.graphs()).to_dict(),
-        _notes(ledger.section, folder, batch, carried),
+        _notes(ledger, folder, batch),
     )
 
 
 def _graph(ledger: Ledger, manifest: Manifest) -> GraphFile | None:
     """In whose terms the checkpoint is."""
-    if manifest.graph is None:
-        return ledger.graph()
-    return ledger.graph_of(manifest.graph) if manifest.graph else None
+    graphs = ledger.graphs()
+    version = graphs.version_of_checkpoint(manifest, graphs.newest)
+    return ledger.graph_of(version) if version else None
 
 
-def _notes(section: Store, folder: str, batch: int, carried: Mapping[str, bytes]) -> dict[str, bytes]:
+def _notes(ledger: Ledger, folder: str, batch: int) -> dict[str, bytes]:
     """Spark's notes for a query that goes on after ``batch``. What sources have noted since, they will find themselves:
     each note stands for a range of what they read, and the next batch takes all that is above ``batch``."""
+    section = ledger.section
     for _ in range(TRIES):  # Spark may compact them meanwhile
-        found: dict[str, bytes | None] = {}
-        for number in range(max(0, batch - 1), batch + 1):
-            name = f"offsets/{number}"
-            found[name] = section.read_if_present(f"{folder}/{name}") or carried.get(name)
-        for name in _files(section, f"{folder}/sources"):
-            found[f"sources/{name}"] = section.read_if_present(f"{folder}/sources/{name}")
-        whole = {name: content for name, content in found.items() if content is not None}
-        if len(whole) == len(found):
-            return whole
+        planned = {number: _planned(ledger, folder, number) for number in range(max(0, batch - 1), batch + 1)}
+        names = [f"sources/{name}" for name in _files(section, f"{folder}/sources")]
+        noted = {name: section.read_if_present(f"{folder}/{name}") for name in names}
+        whole = {name: content for name, content in noted.items() if content is not None}
+        if planned[batch] is not None and len(whole) == len(noted):
+            # Of the batch before, which is done, Spark only looks whether it is there.
+            last = some(planned[batch], "looked at")
+            return {f"offsets/{number}": content or last for number, content in planned.items()} | whole
     raise StoreError(
         f"Spark's own notes of batch {batch} in {section.uri}/{folder} are not there.",
         safe="Nothing was written; the job goes on.",
         todo="Take the snapshot again.",
     )
+
+
+def _planned(ledger: Ledger, folder: str, batch: int) -> bytes | None:
+    """What Spark planned for a batch: by its own file, or by the prepare that carries it when that has gone."""
+    name = f"offsets/{batch}"
+    found = ledger.section.read_if_present(f"{folder}/{name}")
+    if found is not None:
+        return found
+    for prepare in ledger.newest_first():
+        if prepare.batch.batch_id < batch:
+            break
+        if prepare.spark is not None and prepare.spark.folder == folder and name in (carried := prepare.carried()):
+            return carried[name]
+    return None
 
 
 def _files(section: Store, folder: str) -> list[str]:

@@ -196,6 +196,8 @@ class Janitor:
         within = [ledger.spark + tail for tail in ("", "/offsets", "/commits")]
         within += [f"{ledger.spark}/sources/{name}" for name in section.list_folders(f"{ledger.spark}/sources")]
         manifests = tuple(ledger.manifests(on_corrupt=lambda _: None))
+        ages = section.ages("checkpoint", lambda name: name.endswith(".pack"))
+        kept, packs = self._snapshots.packs(), frozenset(ages)
         above = ledger.get_prepare(cut_of(manifests, up_to) + 1, 1)
         return Held(
             self._incarnation,
@@ -211,13 +213,13 @@ class Janitor:
                 for name in section.list("checkpoint")
                 if name.removesuffix(".complete").isdecimal()
             ),
-            section.ages("checkpoint", lambda name: name.endswith(".pack")),
+            ages,
             _making(section, ["", "log", "prepare", "commit", "checkpoint", *within]),
             ledger.graph(),
             last.graph if last else 0,
             folders,
             tuple(ledger.graph_versions()),
-            self._snapshots.packs(),
+            packs if kept is None else kept,  # one that cannot be read may name any of them
             {} if above is None else {above.fence.epoch: ledger.graphs().version_of(above)},
         )
 

@@ -33,6 +33,8 @@ from holdfast.log.records import (
 )
 from holdfast.log.store import Store
 
+FORKING = "fork"
+"""Of which snapshot a store was begun to be made, before anything else of it was there."""
 _PREPARE = re.compile(r"(\d{10,})\.(\d+)")
 
 
@@ -59,6 +61,13 @@ class Ledger(Marks):
         """The store's own job file: ``job`` if the store is new. Refuses a store that another job has written; and
         one of another graph, unless both say their stages: then it can be compared whether the one can become the
         other, which is not decided here."""
+        if self.store.exists(FORKING) and not self.store.exists(job.file):
+            raise StoreError(
+                f"A fork of {self.store.read(FORKING).decode()} into {self.store.uri} was cut off: what is there is no "
+                "job's yet.",
+                safe="Nothing was changed.",
+                todo="Start it with that fork= once more, which does the rest; or use another store.",
+            )
         if self.store.put_if_absent(job.file, job.to_bytes()):
             return job
         mine = JobFile.from_bytes(job.to_bytes(), job.file)  # as JSON has it: no tuples

@@ -10,11 +10,11 @@ A number is never used again: of one that was let go ``snapshot/<k>.gone`` stays
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from holdfast.errors import StoreError
+from holdfast.errors import CorruptionError, StoreError
 from holdfast.log.numbered import read_record
 from holdfast.log.records import Commit, GraphFile, JobFile, Manifest, Prepare, packed, unpacked
 from holdfast.log.store import Store
@@ -79,7 +79,7 @@ class SnapshotFile:
 
 
 class Snapshots:
-    """Those of one store. A file never changes, so each is read once."""
+    """Those of one store. A file never changes, so each is read once; what only a fork needs is not kept of it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -89,21 +89,29 @@ class Snapshots:
         return [int(name) for name in self._store.list(FOLDER) if _RECORD.fullmatch(name)]
 
     def get(self, number: int) -> SnapshotFile | None:
-        if number not in self._known:
-            found = read_record(self._store, SnapshotFile.file_of(number), SnapshotFile.from_bytes)
-            if found is None:
-                return None
-            self._known[number] = found
-        return self._known[number]
+        """All of it."""
+        return read_record(self._store, SnapshotFile.file_of(number), SnapshotFile.from_bytes)
 
-    def every(self) -> list[SnapshotFile]:
+    def every(self, on_corrupt: Callable[[CorruptionError], None] | None = None) -> list[SnapshotFile]:
+        """Without prepares and Spark's notes. One that cannot be read is an error, or told and left out."""
         numbers = self.numbers()
         self._known = {number: one for number, one in self._known.items() if number in numbers}
-        return [found for number in numbers if (found := self.get(number)) is not None]
+        for number in numbers:
+            try:
+                if number not in self._known and (found := self.get(number)) is not None:
+                    self._known[number] = replace(found, prepares=(), spark={})
+            except CorruptionError as error:
+                if on_corrupt is None:
+                    raise
+                on_corrupt(error)
+        return [self._known[number] for number in numbers if number in self._known]
 
-    def packs(self) -> frozenset[str]:
-        """What they hold, in the section."""
-        return frozenset(pack for one in self.every() for pack in one.manifest.packs)
+    def packs(self) -> frozenset[str] | None:
+        """What they hold, in the section; None if that cannot be told."""
+        try:
+            return frozenset(pack for one in self.every() for pack in one.manifest.packs)
+        except CorruptionError:
+            return None
 
     def next(self) -> int:
         names = self._store.list(FOLDER)
@@ -118,19 +126,22 @@ class Snapshots:
         """Its packs go with the janitor's next round, if no checkpoint needs them."""
         if not self._store.exists(SnapshotFile.file_of(number)):
             raise no_snapshot(self._store, number, self.numbers())
-        self._store.put_if_absent(f"{SnapshotFile.file_of(number)}.gone", b"")
-        self._store.delete([SnapshotFile.file_of(number)])
-        self._known.pop(number, None)
+        self._let_go(number)
 
     def expire(self, now: int) -> list[int]:
         """Those whose time is over at ``now`` (ms), which are then let go; and marks that are not needed any more."""
-        over = [one.number for one in self.every() if one.until is not None and one.until <= now]
+        over = [one.number for one in self.every(lambda _: None) if one.until is not None and one.until <= now]
         for number in over:
-            self.forget(number)
+            self._let_go(number)
         last = self.next() - 1
         marks = [name for name in self._store.list(FOLDER) if (match := _GONE.fullmatch(name)) and int(match[1]) < last]
         self._store.delete(f"{FOLDER}/{name}" for name in marks)
         return over
+
+    def _let_go(self, number: int) -> None:
+        self._store.put_if_absent(f"{SnapshotFile.file_of(number)}.gone", b"")
+        self._store.delete([SnapshotFile.file_of(number)])
+        self._known.pop(number, None)
 
 
 def no_snapshot(store: Store, number: int, there: list[int]) -> StoreError:

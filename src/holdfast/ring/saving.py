@@ -28,6 +28,7 @@ from holdfast.errors import EpochGone, HoldfastError
 from holdfast.ring.job import RingedJob
 from holdfast.ring.messages import AskPieces, DropPieces, PiecePart, PiecesPush, Shape
 from holdfast.safety.shards import Held, PieceName, Version, choose, holders, least_copies
+from holdfast.state.copies import encode
 from holdfast.state.merging import cut
 from holdfast.wire.client import Client, Unreachable
 from holdfast.wire.codec import pack
@@ -218,7 +219,8 @@ def _send_slice(ringed: RingedJob, walk: Walk, placed: Placed, senders: Mapping[
     for base in sorted(set(placed.bases.values()) - {Version(walk.epoch)}, key=str):
         numbers: Counter[tuple[PieceName, str]] = Counter()
         to = {piece: [name for name in placed.holders[piece] if placed.bases[piece, name] == base] for piece in pieces}
-        for table, _, header, part in walk.parts(placed.slice, base.epoch if base else 0, every=True):
+        for table, _, header, picked in walk.parts(placed.slice, base.epoch if base else 0, every=True):
+            part = encode([picked])
             rows = dict(cut(part, bounds))
             for place, piece in enumerate(pieces):
                 mine = rows.get(place)
