@@ -24,6 +24,7 @@ from holdfast.invariants import Impossible
 from holdfast.operators.bounds import Bound, Columns, Reading
 from holdfast.operators.draft import Draft, Given, all_columns, refuse_updating
 from holdfast.operators.keyed import Fields, KeyedOperator, refuse_doubles, schema_of
+from holdfast.operators.late import past
 from holdfast.operators.spec import Column, Difference, Spec, unlike
 from holdfast.state import bloom
 from holdfast.state.columns import FLAG, INT, NO_BYTES, NO_SPANS, Arena, Array, ColumnSpec, Ints
@@ -153,7 +154,7 @@ class DistinctOperator(KeyedOperator):
         if self.spec.time is None:
             return np.arange(len(rows))
         times = rows.values[self.spec.time]
-        fit = times.values >= work.time.late
+        fit = ~past(work, times.values)
         if len(times.valid):
             absent = times.valid == 0
             work.count("null time", int(np.count_nonzero(absent)))

@@ -25,6 +25,7 @@ from holdfast.operators.bounds import Bound, Bounds, Columns, Reading, together
 from holdfast.operators.draft import Draft, Given, all_columns, refuse_unlike_keys
 from holdfast.operators.join_side import JoinSide
 from holdfast.operators.keyed import Fields, KeyedOperator, refuse_doubles, schema_of
+from holdfast.operators.late import past
 from holdfast.operators.spec import Column, Spec
 from holdfast.state import multimap
 from holdfast.state.columns import Arena, Array, Ints
@@ -186,7 +187,7 @@ class JoinOperator(KeyedOperator):
         """The rows of one input meet what is held of the other, and are held themselves."""
         times = None if side.time is None else rows.values[side.time]
         if times is not None:
-            late = fit & (times.values < work.time.late)
+            late = fit & past(work, times.values)
             work.count("late", int(np.count_nonzero(late)))
             fit &= ~late
         absent = rows.keys.nulls != 0

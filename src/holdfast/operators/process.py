@@ -29,6 +29,7 @@ from holdfast.operators.bounds import Bound, Columns, Reading
 from holdfast.operators.calls import Calls, Function
 from holdfast.operators.draft import Draft, Given, all_columns, refuse_updating
 from holdfast.operators.keyed import KeyedOperator, refuse_doubles, typed
+from holdfast.operators.late import past
 from holdfast.operators.spec import Column, Difference, Spec, unlike
 from holdfast.state.columns import FLAG, INT, NO_INTS, Arena, Array, Ints
 from holdfast.state.keys import KeyCodec, KeyRows
@@ -226,7 +227,7 @@ class ProcessOperator(KeyedOperator):
         known = times.valid != 0 if len(times.valid) else np.ones(len(rows), bool)
         work.count("null time", int(np.count_nonzero(~known)))
         if self.spec.drop_late:
-            late = known & (times.values < work.time.late)
+            late = known & past(work, times.values)
             work.count("late", int(np.count_nonzero(late)))
             known &= ~late
         return np.flatnonzero(known)

@@ -28,8 +28,9 @@ from holdfast.operators.ahead import Partials
 from holdfast.operators.bounds import END, START, Bound, Columns, Reading
 from holdfast.operators.draft import Draft, Given, refuse_updating
 from holdfast.operators.keyed import Fields, KeyedOperator, refuse_doubles
+from holdfast.operators.late import LATE, late_columns, past_sessions
 from holdfast.operators.spec import AggregateSpec, Column
-from holdfast.operators.timed import LATE, TimedInput, late_columns, stretch_of
+from holdfast.operators.timed import TimedInput, stretch_of
 from holdfast.operators.window import TIMESTAMP
 from holdfast.state import arrow, combine, fold
 from holdfast.state.columns import INT, NO_BYTES, Arena, Array, Ints
@@ -230,7 +231,7 @@ class SessionOperator(KeyedOperator):
         if alone.any():
             begins = np.full(work.tables[OWNERS].rows, np.iinfo(np.int64).max)
             begins[old.owners[old.numbers == 0]] = old.first[old.numbers == 0]
-            is_late = alone & (times < begins[owners])
+            is_late = past_sessions(times, alone, owners, begins)
             kept, times = self._input.without_late(work, self, rows, times, is_late)
             if kept is None:
                 return

@@ -1,4 +1,4 @@
-"""Rows that have a time: the value columns an operator wants of them, their times, and those that come too late.
+"""Rows that have a time: the value columns an operator wants of them, and their times. Which come too late: ``late``.
 
 A row of a partial input stands for several of one key that are certain to share a pane or a session. It has the start
 of that pane, or the time of the first of them, in ``_from``, the time of the last in ``_to``, and how many they are in
@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import PlanError
+from holdfast.operators import late as lateness
 from holdfast.operators.aggregates.accumulator import Inputs
 from holdfast.operators.ahead import FROM, MANY, TO, Stretch
-from holdfast.operators.draft import Draft, all_columns
 from holdfast.operators.keyed import Fields, KeyedOperator, schema_of, typed
 from holdfast.operators.spec import Column
 from holdfast.state import arrow
@@ -24,9 +24,6 @@ from holdfast.state.keys import KeyCodec
 from holdfast.state.payload import Payload, of_batch
 from holdfast.state.rows import Rows
 from holdfast.state.slice import Work
-
-LATE = "late"
-"""The output for rows that came too late."""
 
 
 class TimedInput:
@@ -77,22 +74,14 @@ class TimedInput:
         gone = np.flatnonzero(late)
         if not len(gone):
             return rows, times
-        work.count("late", int(rows.sign[gone].sum()) if rows.partial else len(gone))
+        lateness.count(work, rows, gone)
         if self._late:
             keys = operator.codec.encode(rows.keys.take(gone))
             values = self._payload.arrays([rows.values[at] for at in self._late], gone)
-            found = pa.RecordBatch.from_arrays([*keys, *values], schema=schema_of(operator.outputs[LATE]))
-            work.emit(found, rows.sign[gone] if len(rows.sign) else None, LATE)
+            found = pa.RecordBatch.from_arrays([*keys, *values], schema=schema_of(operator.outputs[lateness.LATE]))
+            work.emit(found, rows.sign[gone] if len(rows.sign) else None, lateness.LATE)
         stay = np.flatnonzero(~late)
         return (rows.take(stay) if len(stay) else None), times[stay]
-
-
-def late_columns(draft: Draft, keep: bool) -> tuple[int, ...]:
-    """The value columns of rows that came too late, where somebody wants them: then they are an output."""
-    if not keep:
-        return ()
-    draft.ports.append(LATE)
-    return all_columns(draft.inputs[0], "late row")
 
 
 def stretch_of(time: str | None, values: Sequence[Column], length: int, offset: int = 0) -> Stretch | None:

@@ -26,10 +26,11 @@ from holdfast.operators.bounds import END, START, Bound, Columns, Reading
 from holdfast.operators.draft import Draft, Given
 from holdfast.operators.grid import Grid
 from holdfast.operators.keyed import Fields, KeyedOperator, refuse_doubles
+from holdfast.operators.late import LATE, late_columns, past_windows
 from holdfast.operators.panes import SlidingPanes
 from holdfast.operators.row_panes import RowPanes
 from holdfast.operators.spec import AggregateSpec, Column, Difference, unlike
-from holdfast.operators.timed import LATE, TimedInput, late_columns, stretch_of
+from holdfast.operators.timed import TimedInput, stretch_of
 from holdfast.operators.whole import WholeWindows
 from holdfast.state import arrow
 from holdfast.state.columns import NO_BYTES, Array
@@ -210,10 +211,8 @@ class WindowOperator(KeyedOperator):
         rows, times = self._input.timed(work, rows)
         if not len(rows):
             return None, times
-        late = work.time.late
-        if self._grid.final_ends(times.min(keepdims=True))[0] > late:
-            return rows, times
-        return self._input.without_late(work, self, rows, times, self._grid.final_ends(times) <= late)
+        gone = past_windows(work, self._grid, times)
+        return (rows, times) if gone is None else self._input.without_late(work, self, rows, times, gone)
 
     def due(self, tables: Sequence[Table]) -> int | None:
         return self._windows.due(tables)

@@ -21,6 +21,7 @@ from holdfast.operators.bounds import END, START, Bound, Columns, Reading
 from holdfast.operators.draft import Draft, Given, order_of, refuse_updating
 from holdfast.operators.grid import Grid
 from holdfast.operators.keyed import Fields, refuse_doubles, schema_of
+from holdfast.operators.late import count, past_windows
 from holdfast.operators.spec import Column, Spec
 from holdfast.operators.top_k import TopKOperator, TopKSpec
 from holdfast.operators.window import TIMESTAMP
@@ -131,9 +132,9 @@ class WindowTopKOperator(TopKOperator):
         if len(times.valid) and not times.valid.all():
             work.count("null time", len(rows) - int(np.count_nonzero(times.valid)))
             rows = rows.take(np.flatnonzero(times.valid))
-        late = self._grid.final_ends(rows.values[self._time].values) <= work.time.late
-        if late.any():
-            work.count("late", int(rows.sign[late].sum()) if rows.partial else int(np.count_nonzero(late)))
+        late = past_windows(work, self._grid, rows.values[self._time].values)
+        if late is not None:
+            count(work, rows, np.flatnonzero(late))
             rows = rows.take(np.flatnonzero(~late))
         if len(rows):
             starts = self._grid.panes(rows.values[self._time].values)

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from holdfast.errors import PlanError
 from holdfast.operators.bounds import Bound, Bounds, Columns, Reading, together
+from holdfast.operators.late import LATE
 from holdfast.operators.spec import Column as PlainColumn
 from holdfast.operators.spec import Spec
 from holdfast.operators.stage import InputPlan, StagePlan, TimePlan
-from holdfast.operators.timed import LATE
 from holdfast.plan.bounds import TIMES, bounds_of, traced
 from holdfast.plan.compile import PlannedStage, StageInput, Values, key_columns
 from holdfast.plan.frames import DIFF, Expression, Frame, Given
