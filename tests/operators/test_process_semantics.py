@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -407,6 +408,12 @@ def test_what_cannot_run_is_refused_before_it_does() -> None:
         stage(_returns(None), OUT, state={"key": hs.value("bigint")})
     with pytest.raises(PlanError, match="no method 'rows'"):
         stage(3, OUT)
+
+
+def test_a_function_whose_module_a_container_does_not_have_is_told_of() -> None:
+    spec = replace(stage(Counter, OUT).spec, function=b"cnowhere.to.be.found\nCounter\n.")
+    with pytest.raises(PlanError, match=r"No module named 'nowhere'[\s\S]*register_pickle_by_value"):
+        spec.build()
 
 
 def test_a_spec_is_plain_data() -> None:

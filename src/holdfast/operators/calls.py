@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import pickle
 import traceback
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,19 @@ if TYPE_CHECKING:
 _SAFE = "nothing of this epoch was kept; the state is as it was before."
 NOT_THEIRS = (Impossible, StoreError)
 """What a call may meet that no function is to blame for: no dead letter, and nothing that another function mends."""
+
+
+def loaded(pickled: bytes) -> Any:
+    """What the driver was given, in the process that is to call it."""
+    try:
+        return pickle.loads(pickled)
+    except Exception as error:
+        raise PlanError(
+            f"The function of a process() cannot be read by a container: {type(error).__name__}: {error}",
+            safe="nothing was started or written.",
+            todo="containers import modules by their names: have it installed where they run or, of what they do not "
+            "have, send the code: pyspark.cloudpickle.register_pickle_by_value(module).",
+        ) from error
 
 
 class Function:

@@ -11,7 +11,6 @@ the same. It gets no wall clock (``context.clock`` is the epoch's), should take 
 from __future__ import annotations
 
 import json
-import pickle
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ from holdfast.errors import PlanError
 from holdfast.invariants import invariant, some
 from holdfast.operators import timers
 from holdfast.operators.bounds import Bound, Columns, Reading
-from holdfast.operators.calls import Calls, Function
+from holdfast.operators.calls import Calls, Function, loaded
 from holdfast.operators.draft import Draft, Given, all_columns, refuse_updating
 from holdfast.operators.keyed import KeyedOperator, refuse_doubles, typed
 from holdfast.operators.late import past
@@ -185,7 +184,7 @@ class ProcessOperator(KeyedOperator):
             refuse_doubles([name for name, _ in fields])
         if spec.errors == "dead_letter":
             self.outputs[ERRORS] = (*self.keys, ("error", STRING), ("row", STRING))
-        self.function = Function(pickle.loads(spec.function))
+        self.function = Function(loaded(spec.function))
         self.clocked = self.function.timer is not None
         self._kinds = {state.by for state in self.states.states if state.ttl}
         self.sweeps = "clock" in self._kinds
