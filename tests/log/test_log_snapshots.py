@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from holdfast.driver.snapshots import _graph as graph_of
 from holdfast.errors import CorruptionError, FormatError, StoreError
-from holdfast.log.janitor import Held, may_go
+from holdfast.log.janitor import Held, Janitor, may_go
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import pack_name
 from holdfast.log.records import FEED, Batch, Commit, Fence, GraphFile, JobFile, Manifest, Prepare
@@ -132,3 +133,14 @@ def test_a_checkpoint_from_before_the_first_live_change_is_of_the_graph_before(s
     named = graph_of(Ledger(store, "main"), replace(before, epoch=8, graph=1))
     assert named is not None
     assert named.version == 1
+
+
+def test_one_that_was_never_written_to_its_end_goes(store: Store, tmp_path: Path) -> None:
+    """Its driver was killed: nobody gives the file its name."""
+    Snapshots(store).put(snapshot(1))
+    left = [tmp_path / "snapshot" / f".0000000002.{number}.tmp" for number in range(2)]
+    for file in left:
+        file.write_bytes(b"half")
+    os.utime(left[0], (0, 0))
+    Janitor(store, "main", 1).round(0)
+    assert [file.exists() for file in left] == [False, True], "somebody may be about to name the young one"

@@ -22,6 +22,7 @@ from holdfast.driver.snapshots import Snapshot
 from holdfast.errors import PlanError, StoreError
 from holdfast.log.ledger import FORKING, Ledger
 from holdfast.log.pack import Pack, pack_name
+from holdfast.log.probe import PROBED
 from holdfast.log.records import FEED, SPARK, Carried, Fence, JobFile, Manifest, Ranges
 from holdfast.log.repair import COMMITTED, METADATA, SOURCES, checksum_name, checksums, current
 from holdfast.log.snapshots import SnapshotFile, Snapshots, no_snapshot
@@ -179,7 +180,7 @@ def _refuse_others(store: Store, ours: set[str]) -> None:
 
 def _every(store: Store, folder: str) -> Iterator[str]:
     within = f"{folder}/" if folder else ""
-    yield from (f"{within}{name}" for name in store.list(folder))
+    yield from (f"{within}{name}" for name in store.list(folder) if folder or not PROBED.fullmatch(name))
     for below in store.list_folders(folder):
         yield from _every(store, f"{within}{below}")
 

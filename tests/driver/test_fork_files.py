@@ -1,0 +1,66 @@
+"""What a fork writes, and what it finds: no Spark, the snapshot is put together by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from holdfast.driver.fork import fork
+from holdfast.log.ledger import Ledger
+from holdfast.log.pack import Pack, PackWriter, SliceState, pack_name
+from holdfast.log.records import FEED, Batch, Commit, Fence, JobFile, Manifest, Prepare
+from holdfast.log.snapshots import SnapshotFile, Snapshots
+from holdfast.log.store import Store
+
+EPOCH = 7
+FENCE = Fence(2, EPOCH, 1)
+RANGES = {FEED: Batch("q", 6, "{}")}
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> str:
+    """A store with one snapshot, whose checkpoint is two packs."""
+    source = Store(tmp_path / "first")
+    packs = tuple(pack_name(FENCE, container) for container in "ab")
+    for number, pack in enumerate(packs):
+        rows = pa.record_batch({"n": pa.array(range(1000 * number, 1000 * number + 1000))})
+        PackWriter(None).write(source.sub("main"), pack, [SliceState("counts", number, EPOCH, rows)])
+    job = JobFile("id", "first", {}, 2, 5, stages=[{"name": "counts"}])
+    prepares = (Prepare(FENCE, 1, RANGES, (), 9),)
+    notes = {"offsets/6": b"v1\n{}\n{}", "sources/0/6": b"v1"}
+    manifest = Manifest(EPOCH, FENCE, packs, (0, 1), "c", 0)
+    found = SnapshotFile(1, 100, None, job, None, manifest, Commit(FENCE, RANGES), prepares, {}, notes)
+    assert Snapshots(source).put(found)
+    return f"{source.uri}#1"
+
+
+def check(store: Store, told: str) -> None:
+    """A whole job, with all rows."""
+    ledger = Ledger(store, "main")
+    job = ledger.find_job()
+    assert job is not None
+    assert (job.name, job.forked) == ("second", told)
+    (manifest,) = ledger.manifests()
+    commit = ledger.last_committed()
+    assert commit is not None
+    assert manifest.epoch == commit.fence.epoch == EPOCH
+    for number in range(2):
+        pack = Pack.open(ledger.section, manifest.pack_of(number))
+        pack.verify()
+        assert pack.slice("counts", number)["n"].to_pylist() == list(range(1000 * number, 1000 * number + 1000))
+
+
+def test_it_is_whole(tmp_path: Path, told: str) -> None:
+    store = Store(tmp_path / "second")
+    fork(store, "second", told)
+    check(store, told)
+    fork(store, "second", told)  # it goes on
+
+
+def test_what_a_start_left_that_died_while_it_tried_the_store_is_in_nobodys_way(tmp_path: Path, told: str) -> None:
+    store = Store(tmp_path / "second")
+    assert store.put_if_absent("probe-00ff", b"one")
+    fork(store, "second", told)
+    check(store, told)
