@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from holdfast import faults
 from holdfast.driver.fork import fork
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import Pack, PackWriter, SliceState, pack_name
@@ -63,4 +66,55 @@ def test_what_a_start_left_that_died_while_it_tried_the_store_is_in_nobodys_way(
     store = Store(tmp_path / "second")
     assert store.put_if_absent("probe-00ff", b"one")
     fork(store, "second", told)
+    check(store, told)
+
+
+@pytest.mark.parametrize("torn", ["short", "zeros"])
+def test_a_pack_that_is_not_whole_is_written_again(tmp_path: Path, told: str, torn: str) -> None:
+    """As the power may leave it: too short, or as long as it should be and full of zeros."""
+    store = Store(tmp_path / "second")
+
+    def cut(_role: str, place: str, _epoch: int) -> None:
+        if place == "mid-fork":
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(faults, "place", cut)
+        with pytest.raises(KeyboardInterrupt):
+            fork(store, "second", told)
+    pack, *_ = sorted((tmp_path / "second" / "main" / "checkpoint").glob("*.pack"))
+    whole = pack.read_bytes()
+    pack.write_bytes(whole[:1000] if torn == "short" else bytes(len(whole)))
+    fork(store, "second", told)
+    check(store, told)
+
+
+def test_of_two_that_fork_at_once_none_takes_the_others_packs_away(tmp_path: Path, told: str) -> None:
+    """One finds a pack that the other is still writing; then that one is done, and the first dies."""
+    store, other = Store(tmp_path / "second"), Store(tmp_path / "second")
+    fork(Store(tmp_path / "whole"), "second", told)
+    name = pack_name(Fence(0, EPOCH, 0), "fork0")
+    whole = (tmp_path / "whole" / "main" / name).read_bytes()
+    assert store.put_if_absent("fork", told.encode())
+    store.sub("main").write(name, [whole[:500]])
+    finished: list[bool] = []
+
+    def finish() -> None:
+        if not finished:
+            finished.append(True)
+            (tmp_path / "second" / "main" / name).write_bytes(whole)
+            fork(other, "second", told)
+            check(store, told)
+
+    def delete(self: Store, names: Iterable[str]) -> None:
+        finish()
+        really(self, names)
+        raise KeyboardInterrupt
+
+    really = Store.delete
+    with pytest.MonkeyPatch.context() as patch, suppress(KeyboardInterrupt):
+        patch.setattr(Store, "delete", delete)
+        patch.setattr(faults, "place", lambda _role, place, _epoch: finish() if place == "mid-fork" else None)
+        fork(store, "second", told)
+    assert finished
     check(store, told)
