@@ -21,6 +21,7 @@ from split_driver import FILTER, draw
 from test_live_changes import Feed, rows_by_epoch, state, wait_whole
 
 import holdfast as hf
+from holdfast.driver.live_changes import LiveChanges
 from holdfast.log.ledger import Ledger
 from holdfast.log.store import Store
 
@@ -127,6 +128,32 @@ def test_what_cannot_be_split_is_refused(tmp_path: Path, spark: SparkSession) ->
             run.update("one/sizes", reset=True)
         with pytest.raises(hf.PlanError, match=r"Shards.* 'two/plain' would be split off 'one/plain'"):
             run.update("two/plain", reset=True)
+
+
+def test_a_call_that_is_interrupted_while_it_waits_has_changed_what_it_changed(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next epoch has the change, so the change after it must build on it."""
+    feed = Feed(tmp_path)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with draw(tmp_path, spark).start(containers=1, slices=2) as run:
+        feed.give(run)
+        with monkeypatch.context() as patch:
+            patch.setattr(LiveChanges, "_await_begun", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                run.update("two/sums", where=FILTER)
+        graph = run._ledger.graph()
+        assert graph is not None
+        split = graph.splits_at
+        one = TWO.format(run.update("one/sums", where="v % 3 = 0").epoch, "v % 3 = 0")
+        feed.give(run)
+        two, rows = TWO.format(split, FILTER), feed.rows()
+        assert stored(run) == ["one/sums", "two/sizes", "two/sums"]
+        for name, truth in (("one/sums", one), ("two/sums", two), ("two/sizes", SIZES.format(two))):
+            state(run, name, truth, rows)
 
 
 @pytest.mark.heavy
