@@ -130,6 +130,29 @@ def test_what_cannot_be_split_is_refused(tmp_path: Path, spark: SparkSession) ->
             run.update("two/plain", reset=True)
 
 
+def test_who_reads_both_of_what_is_split_goes_on_with_both(tmp_path: Path, spark: SparkSession) -> None:
+    """A job that asked for one's stage by its name, and for one of two's over the same."""
+    feed = Feed(tmp_path)
+    hub = hf.Hub("shop", spark, store=tmp_path / "store")
+    hub.read(source(spark, str(tmp_path / "input")), name="rows")
+    for name in ("one", "two"):
+        pairs = hub.job(name).stream("rows").select("k", "g").key_by("k", "g", name="pairs").distinct()
+        if name == "two":
+            pairs.select("k").key_by("k", name="keys").distinct()
+    three = hub.job("three")
+    both = three.stream("one/pairs").select("k").union(three.stream("two/keys").select("k"))
+    both.key_by("k", name="both").agg(n=hf.count())
+    with hub.start(containers=1, slices=2) as run:
+        feed.give(run)
+        split = run.update("two/pairs", where="k < 0").epoch
+        feed.give(run)
+        rows = feed.rows()
+        keys = f"SELECT DISTINCT k FROM rows WHERE e < {split}"
+        state(run, "two/keys", keys, rows)
+        truth = f"SELECT k, count(*) AS n FROM (SELECT k FROM rows GROUP BY k, g UNION ALL {keys}) GROUP BY k"
+        state(run, "three/both", truth, rows)
+
+
 def test_a_call_that_is_interrupted_while_it_waits_has_changed_what_it_changed(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
