@@ -11,9 +11,11 @@ import pytest
 
 from holdfast import faults
 from holdfast.driver.fork import fork
+from holdfast.driver.snapshots import _file as snapshot_of
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import Pack, PackWriter, SliceState, pack_name
-from holdfast.log.records import FEED, Batch, Commit, Fence, JobFile, Manifest, Prepare
+from holdfast.log.past import Past
+from holdfast.log.records import FEED, Batch, Commit, Fence, GraphFile, JobFile, Manifest, Prepare
 from holdfast.log.snapshots import SnapshotFile, Snapshots
 from holdfast.log.store import Store
 
@@ -118,3 +120,28 @@ def test_of_two_that_fork_at_once_none_takes_the_others_packs_away(tmp_path: Pat
         fork(store, "second", told)
     assert finished
     check(store, told)
+
+
+def test_a_fork_tells_of_no_change_that_it_has_not(tmp_path: Path) -> None:
+    """The job was changed between the checkpoint and the snapshot of it."""
+    ledger = Ledger(Store(tmp_path / "first"), "main")
+    job = JobFile("id", "first", {}, 2, 5, stages=[{"name": "counts"}])
+    ledger.open_or_create_job(job)
+
+    def change(version: int, text: str, epoch: int) -> None:
+        stages = [{"name": "counts"}, *({"name": f"late{at}"} for at in range(version))]
+        past = Past.of(ledger.graphs()).to_dict()
+        graph = GraphFile(version, 0, 1, {}, stages, [text], [], [], 0, live=True, former=version - 1, past=past)
+        ledger.put_graph(graph)
+        ledger.put_prepare(Prepare(Fence(1, epoch, 1), 1, {FEED: Batch("q", epoch - 1, "")}, (), 9))
+        ledger.put_commit(Commit(Fence(1, epoch, 1), {FEED: Batch("q", epoch - 1, "")}))
+
+    change(1, "the first", 7)
+    change(2, "the second", 8)
+    for name in ("offsets/5", "offsets/6", "sources/0/6"):
+        ledger.section.write(f"spark/{name}", [b"v1"])
+    manifest = Manifest(7, FENCE, (), (), "c", 1)
+    made = snapshot_of(Ledger(ledger.store, "main"), manifest, job, 1, 0, None)
+    past = Past.from_dict(made.past)
+    assert [one.text for one in past.changes] == ["the first"]
+    assert past.names.had("late1"), "no name is used again"
