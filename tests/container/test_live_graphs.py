@@ -22,6 +22,7 @@ import pytest
 from _pytest.outcomes import Failed
 from pyspark import cloudpickle
 
+from holdfast import faults
 from holdfast.api import states
 from holdfast.container import splits
 from holdfast.container.copies_out import Walk
@@ -480,6 +481,38 @@ def test_a_slice_that_lags_behind_is_brought_on_by_the_graph_of_then(tmp_path: P
         for job in (owner, lagging):
             history.check(job, 2)
         assert content(owner, 2) == content(lagging, 2)
+
+
+def test_a_change_that_comes_in_the_middle_of_an_epoch_leaves_no_slice_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The destination of a move is slow with an epoch, and hears of the next one's graph by a copy."""
+    with History(tmp_path / "store", 3) as history, history.job() as owner, history.job() as slow:
+        for job in (owner, slow):
+            job.restore(range(SLICES), 0, 0)
+        first = history.log(1)
+        history.split(history.plans[0], 2)
+        history.plans = [*history.plans, counts(history.used)]
+        history.used += 1
+        history._put(history.plans)
+        second = history.log(2)
+        for prepare in (*first, *second):
+            owner.apply(prepare, range(SLICES))
+
+        def adopt(_role: str, place: str, epoch: int) -> None:
+            if (place, epoch) == ("mid-apply", 1):
+                slow.adopt(second[0].graph)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(faults, "place", adopt)
+            slow.apply(first[0], range(SLICES))
+        assert set(slow.stages) == {plan.name for plan in history.plans}
+        assert {held.state.epoch for stage in slow.stages.values() for held in stage.slices.values()} == {1}
+        for prepare in second:
+            slow.apply(prepare, range(SLICES))
+        for job in (owner, slow):
+            history.check(job, 2)
+        assert content(owner, 2) == content(slow, 2)
 
 
 def test_a_stage_that_is_gone_is_not_read(tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ from holdfast.errors import CorruptionError, FencedError, FunctionError, StoreEr
 from holdfast.log.janitor import Janitor
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import PackWriter, pack_name
-from holdfast.log.records import FEED, Batch, Commit, Fence, JobFile, Manifest, Prepare, SegmentRef
+from holdfast.log.past import Past
+from holdfast.log.records import FEED, Batch, Commit, Fence, GraphFile, JobFile, Manifest, Prepare, SegmentRef
 from holdfast.log.segment import SegmentWriter, segment_name
 from holdfast.log.store import Store
 from holdfast.operators.aggregate import StageSpec
@@ -320,6 +321,23 @@ def test_a_stage_that_looks_into_one_that_goes(shop: Shop) -> None:
         shop.ledger.put_prepare(Prepare(Fence(1, epoch, 1), 2, {FEED: Batch("q", epoch - 1, "")}, (), 0))
     shop.change([OLD, looking], [other, again])
     assert shop.read([other, again], "young") == []
+
+
+def test_a_graph_that_never_counted_is_none_that_the_next_one_follows(shop: Shop) -> None:
+    """Its driver died before a prepare named it: nothing of it has happened, and nothing of it is told."""
+    stable = stage("stable", StageSpec(KEYS, (TOTAL,)))
+    stored = [plan.to_dict() for plan in (OLD, stable)]
+    shop.ledger.open_or_create_job(JobFile("j", "job", {"sources": []}, SLICES, 0, stages=stored))
+    shop.epochs(2)
+    told = ["job 'stable' was removed"]
+    shop.ledger.put_graph(GraphFile(1, 0, 1, {}, [OLD.to_dict()], told, [], [], 0, live=True, former=0))
+    shop = shop.reopened()
+    shop.change([OLD, stable], [stable])
+    graphs = Ledger(shop.ledger.store, "main").graphs()
+    assert (graphs.newest, graphs.before(2)) == (2, [2, 0])
+    assert Past.of(graphs).changes == ()
+    shop.ledger.section.delete(graphs.later[-1].packs)  # the log stands in for it
+    assert shop.read([stable], "stable") == oracle(shop.rows, {"total": 0})
 
 
 def test_a_graph_without_any_stage_of_before(shop: Shop) -> None:

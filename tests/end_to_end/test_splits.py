@@ -21,6 +21,7 @@ from split_driver import FILTER, draw
 from test_live_changes import Feed, rows_by_epoch, state, wait_whole
 
 import holdfast as hf
+from holdfast.driver.live_changes import LiveChanges
 from holdfast.log.ledger import Ledger
 from holdfast.log.store import Store
 
@@ -127,6 +128,55 @@ def test_what_cannot_be_split_is_refused(tmp_path: Path, spark: SparkSession) ->
             run.update("one/sizes", reset=True)
         with pytest.raises(hf.PlanError, match=r"Shards.* 'two/plain' would be split off 'one/plain'"):
             run.update("two/plain", reset=True)
+
+
+def test_who_reads_both_of_what_is_split_goes_on_with_both(tmp_path: Path, spark: SparkSession) -> None:
+    """A job that asked for one's stage by its name, and for one of two's over the same."""
+    feed = Feed(tmp_path)
+    hub = hf.Hub("shop", spark, store=tmp_path / "store")
+    hub.read(source(spark, str(tmp_path / "input")), name="rows")
+    for name in ("one", "two"):
+        pairs = hub.job(name).stream("rows").select("k", "g").key_by("k", "g", name="pairs").distinct()
+        if name == "two":
+            pairs.select("k").key_by("k", name="keys").distinct()
+    three = hub.job("three")
+    both = three.stream("one/pairs").select("k").union(three.stream("two/keys").select("k"))
+    both.key_by("k", name="both").agg(n=hf.count())
+    with hub.start(containers=1, slices=2) as run:
+        feed.give(run)
+        split = run.update("two/pairs", where="k < 0").epoch
+        feed.give(run)
+        rows = feed.rows()
+        keys = f"SELECT DISTINCT k FROM rows WHERE e < {split}"
+        state(run, "two/keys", keys, rows)
+        truth = f"SELECT k, count(*) AS n FROM (SELECT k FROM rows GROUP BY k, g UNION ALL {keys}) GROUP BY k"
+        state(run, "three/both", truth, rows)
+
+
+def test_a_call_that_is_interrupted_while_it_waits_has_changed_what_it_changed(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next epoch has the change, so the change after it must build on it."""
+    feed = Feed(tmp_path)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with draw(tmp_path, spark).start(containers=1, slices=2) as run:
+        feed.give(run)
+        with monkeypatch.context() as patch:
+            patch.setattr(LiveChanges, "_await_begun", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                run.update("two/sums", where=FILTER)
+        graph = run._ledger.graph()
+        assert graph is not None
+        split = graph.splits_at
+        one = TWO.format(run.update("one/sums", where="v % 3 = 0").epoch, "v % 3 = 0")
+        feed.give(run)
+        two, rows = TWO.format(split, FILTER), feed.rows()
+        assert stored(run) == ["one/sums", "two/sizes", "two/sums"]
+        for name, truth in (("one/sums", one), ("two/sums", two), ("two/sizes", SIZES.format(two))):
+            state(run, name, truth, rows)
 
 
 @pytest.mark.heavy

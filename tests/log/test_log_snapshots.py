@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 
 from holdfast.driver.snapshots import _graph as graph_of
 from holdfast.errors import CorruptionError, FormatError, StoreError
-from holdfast.log.janitor import Held, may_go
+from holdfast.log.janitor import Held, Janitor, may_go
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import pack_name
 from holdfast.log.records import FEED, Batch, Commit, Fence, GraphFile, JobFile, Manifest, Prepare
@@ -132,3 +134,47 @@ def test_a_checkpoint_from_before_the_first_live_change_is_of_the_graph_before(s
     named = graph_of(Ledger(store, "main"), replace(before, epoch=8, graph=1))
     assert named is not None
     assert named.version == 1
+
+
+def test_one_that_was_never_written_to_its_end_goes(store: Store, tmp_path: Path) -> None:
+    """Its driver was killed: nobody gives the file its name."""
+    Snapshots(store).put(snapshot(1))
+    left = [tmp_path / "snapshot" / f".0000000002.{number}.tmp" for number in range(2)]
+    for file in left:
+        file.write_bytes(b"half")
+    os.utime(left[0], (0, 0))
+    Janitor(store, "main", 1).round(0)
+    assert [file.exists() for file in left] == [False, True], "somebody may be about to name the young one"
+
+
+def test_two_may_look_at_the_same_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for a status does, from any thread."""
+    snapshots, reached, go = Snapshots(store), threading.Event(), threading.Event()
+    assert snapshots.put(snapshot(1))
+    assert len(snapshots.every()) == 1
+    assert snapshots.put(snapshot(2))
+    other = threading.Thread(target=snapshots.every)
+    really = Snapshots.get
+
+    def get(self: Snapshots, number: int) -> SnapshotFile | None:
+        if threading.current_thread() is other:
+            reached.set()
+            assert go.wait(60)
+        return really(self, number)
+
+    class Seen(list[int]):
+        def __contains__(self, number: object) -> bool:  # the other one goes on just now
+            go.set()
+            other.join()
+            return super().__contains__(number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Snapshots, "get", get)
+        other.start()
+        assert reached.wait(60)
+        patch.setattr(Snapshots, "numbers", lambda self: Seen([1, 2]))
+        try:
+            assert [one.number for one in snapshots.every()] == [1, 2]
+        finally:
+            go.set()
+            other.join()

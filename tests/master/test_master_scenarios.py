@@ -681,6 +681,21 @@ def test_a_checkpoint_that_is_begun_again_has_packs_of_its_own() -> None:
     assert again.label != given_up.label
 
 
+@pytest.mark.parametrize("every", [1000, None])
+def test_one_that_is_wanted_while_an_older_one_is_written_comes_after_it(every: int | None) -> None:
+    """Who takes a snapshot waits for one of the epoch at which it asked: the older one will not do."""
+    play = ready(checkpoint_every=every).commit(0)
+    play.tell(CheckpointWanted("a snapshot"))
+    play.run(until=WriteCheckpoint)
+    held = [play.take(WriteCheckpoint), play.take(WriteCheckpoint)]
+    play.commit(1)
+    play.tell(CheckpointWanted("another snapshot"))
+    play.tell(*map(success, held))
+    play.run()
+    assert [one.epoch for one in play.asked_for(StoreManifest)] == [1, 2]
+    assert play.commit(2).asked_for(StoreManifest)[-1].epoch == 2, "nobody wants a third"
+
+
 def test_a_written_pack_outlives_its_writer() -> None:
     play = ready(checkpoint_every=1).offer(0).run(until=WriteCheckpoint)
     play.tell(success(play.take(WriteCheckpoint, container="b")))

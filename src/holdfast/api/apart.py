@@ -36,7 +36,9 @@ class Apart:
         """The stage as it is, by another name."""
         direct = [node for node in self._job._called.values() if node is not old and self._reads(node, [old])]
         self._refuse_shared(direct)
-        self._moved = {node: instead.reader(hub._planned_of[node]) for node in self._above(direct)}
+        # Who reads the old one by its name, and what is over the new one beside it, goes on with both.
+        moved = [node for node in self._above(direct) if node in direct or not self._reads(node, [old])]
+        self._moved = {node: instead.reader(hub._planned_of[node]) for node in moved}
         self._direct = direct
         self._sinks: list[Sink] = [instead.sink(sink) for sink in self._job._sinks]
 
@@ -81,7 +83,7 @@ class Apart:
         for node in self._hub._needed(self._hub._jobs.values()):  # each after those that it reads
             if node not in found and self._reads(node, found):
                 found.append(node)
-                if self._reads(node, [self.old]) and self.old.name in self._hub._planned_of[node].plan.time.follows:
+                if self._reads(node, [self.old]) and self._goes_by(self._hub._planned_of[node]):
                     raise PlanError(
                         f"Stage '{self.public}' is one with another job's, and '{node.name}' goes by the watermarks of "
                         "both.",
@@ -89,6 +91,11 @@ class Apart:
                         todo="Add a job with a stage of its own that is as you want it, and remove this one.",
                     )
         return found
+
+    def _goes_by(self, planned: PlannedStage) -> bool:
+        """Whether its time, or that of somebody over it, may be the old stage's."""
+        bounded = {one.stage for of in planned.bounds.values() for bounds in of.values() for one in bounds}
+        return self.old.name in {*planned.plan.time.follows, *bounded}
 
     def _refuse_named(self) -> None:
         """Who has asked for it by another name than the job that it is split off for has for it."""

@@ -6,7 +6,7 @@ written into the store, and named by that epoch's prepare, before the epoch is. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from holdfast.api import recalled
@@ -62,10 +62,12 @@ class HubRun(Run):
                 )
             record = recalled.added(job)
             made = hub._updates.following(record)
-            update = self._change(hub._plan_of({**hub._jobs, job.name: job}, made), record)
-            hub._jobs[job.name] = hub._later.pop(job.name)
-            self._remember(made)
-        return update
+
+            def taken() -> None:
+                hub._jobs[job.name] = hub._later.pop(job.name)
+                hub._updates.made = made
+
+            return self._change(hub._plan_of({**hub._jobs, job.name: job}, made), record, taken)
 
     def remove(self, job: HubJob | str) -> Update:
         """Have this job no more, from the next epoch on. Its stages go, and their state, unless other jobs have equal
@@ -92,15 +94,17 @@ class HubRun(Run):
             record = recalled.removed(name)
             made = hub._updates.following(record)
             going = set(hub._needed(hub._jobs.values())) - set(hub._needed(jobs.values()))
-            update = self._change(hub._plan_of(jobs, made), record)
-            del hub._jobs[name]
-            hub._drop_later(going)
-            self._raised.pop(name, None)
-            for called in gone._called:
-                hub._names.pop(f"{name}/{called}", None)
-            hub._forget_unneeded()
-            self._remember(made)
-        return update
+
+            def taken() -> None:
+                del hub._jobs[name]
+                hub._drop_later(going)
+                self._raised.pop(name, None)
+                for called in gone._called:
+                    hub._names.pop(f"{name}/{called}", None)
+                hub._forget_unneeded()
+                hub._updates.made = made
+
+            return self._change(hub._plan_of(jobs, made), record, taken)
 
     def resume(self, job: HubJob | str) -> Update:
         """Let a job that raised have rows again, from the next epoch on. What came since it raised it has not had, and
@@ -197,11 +201,8 @@ class HubRun(Run):
 
     # --- within -------------------------------------------------------------------------------------------
 
-    def _change(self, plan: Any, record: recalled.Record) -> Update:
-        return self._live.changes.change(plan, [recalled.text_of(record)], record["by"])
+    def _change(self, plan: Any, record: recalled.Record, taken: Callable[[], None]) -> Update:
+        return self._live.changes.change(plan, [recalled.text_of(record)], record["by"], taken=taken)
 
     def _left_out(self, stage: str) -> bool:
         return stage.partition("/")[0] in self._raised
-
-    def _remember(self, made: tuple[recalled.Record, ...]) -> None:
-        self.hub._updates.made = made

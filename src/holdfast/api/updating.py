@@ -59,20 +59,22 @@ def update(run: Run, stage: StageStream | str, given: Mapping[str, Any], *, rese
             read_alone(item, frames)
     made.plan.build()
     following = updates.following(record)
+
+    def taken() -> None:
+        if apart is not None:
+            apart.take(made)
+        job._take_change(made, other=bool(said))
+        if said:
+            updates.was[public] = was
+        updates.made = following
+
     name, told, change = planned.node.name, [recalled.text_of(record)], run._live.changes.change
     emptied = [name] if reset else []
     if apart is None:
-        update = change(job._plan_with(made, run._plan, following), told, record["by"], emptied)
-    else:
-        splits = {} if planned.plan.peers else {name: apart.old.name}  # a lookup holds nothing
-        idle = [name] if run._left_out(public) else []
-        update = change(apart.plan(following, made), told, record["by"], emptied, splits, idle)
-        apart.take(made)
-    job._take_change(made, other=bool(said))
-    if said:
-        updates.was[public] = was
-    updates.made = following
-    return update
+        return change(job._plan_with(made, run._plan, following), told, record["by"], emptied, taken=taken)
+    splits = {} if planned.plan.peers else {name: apart.old.name}  # a lookup holds nothing
+    idle = [name] if run._left_out(public) else []
+    return change(apart.plan(following, made), told, record["by"], emptied, splits, idle, taken)
 
 
 def _refuse_streamed(public: str, planned: PlannedStage) -> None:

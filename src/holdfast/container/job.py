@@ -202,7 +202,7 @@ class HostedJob:
         epoch = prepare.fence.epoch
         self.adopt(prepare.graph)
         figures, advanced = {}, set[int]()
-        then = self._then(prepare)
+        known, then = set(self.stages), self._then(prepare)
         for name in then.unborn:
             self.stages[name].pass_over(epoch, slices)
         splits.at(epoch, self.splits, self.stages, slices, self.each)
@@ -210,8 +210,7 @@ class HostedJob:
         for stage in (one for one in then.stages if one.plan.level == prepare.level):
             todo = [number for number in slices if stage.held(number).state.epoch < epoch]
             advanced.update(todo)
-            still, stirred = stage.still(prepare), list[int]()
-            worked: list[tuple[int, float]] = []
+            still, stirred, worked = stage.still(prepare), list[int](), list[tuple[int, float]]()
             for group in self.log.groups(stage, prepare, todo):
                 rows = self.log.inputs_of(stage, prepare, group)
                 busy = [number for number in group.slices if number in rows] if still else group.slices
@@ -237,15 +236,17 @@ class HostedJob:
                     worked.append((took, seconds))
                     self.loads.note(number, took, seconds)
 
-                half = len(busy) // 2
-                self.each(busy[:half], run)
+                self.each(busy[: len(busy) // 2], run)
                 faults.place("container", "mid-apply", epoch)
-                self.each(busy[half:], run)
+                self.each(busy[len(busy) // 2 :], run)
                 stage.pass_over(epoch, set(group.slices).difference(busy))
                 del rows, run  # before the next group's rows come
             opened = slices if stage.plan.name in waited_for else ()
             left_out = stage.plan.name in prepare.left_out
             figures[stage.plan.name] = stage.figures(slices, stirred, opened, worked, left_out=left_out)
+        with self._adopting:  # what came meanwhile is of a later epoch, and had nothing in this one
+            for stage in [one for one in self._every if one.plan.name not in known]:
+                stage.pass_over(epoch, slices)
         if prepare.level == self.levels:
             self.staging.drop_through(epoch)
             self.log.close()

@@ -5,11 +5,13 @@ without their rows, its commit, and Spark's checkpoint as it was, under another 
 then on the store is like any other: it goes on, or is changed as any job may be (``upgrade``).
 
 Everything but ``job.json`` has the same bytes whoever writes it, so a fork that was cut off is begun again over what is
-there. The sinks are not taken along: the new job writes to places of its own, from its first epoch on.
+there. Packs may be there twice: those count that the graph or the manifest names, which is written once. The sinks are
+not taken along: the new job writes to places of its own, from its first epoch on.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 import uuid
@@ -19,10 +21,11 @@ from dataclasses import replace
 from holdfast import faults
 from holdfast.driver.live_job import SECTION
 from holdfast.driver.snapshots import Snapshot
-from holdfast.errors import PlanError, StoreError
+from holdfast.errors import CorruptionError, PlanError, StoreError
 from holdfast.log.ledger import FORKING, Ledger
-from holdfast.log.pack import Pack, pack_name
-from holdfast.log.records import FEED, SPARK, Carried, Fence, JobFile, Manifest, Ranges
+from holdfast.log.pack import Pack, pack_name, parse_pack_name
+from holdfast.log.probe import PROBED
+from holdfast.log.records import FEED, SPARK, Carried, Fence, GraphFile, JobFile, Manifest, Ranges
 from holdfast.log.repair import COMMITTED, METADATA, SOURCES, checksum_name, checksums, current
 from holdfast.log.snapshots import SnapshotFile, Snapshots, no_snapshot
 from holdfast.log.store import Store
@@ -77,13 +80,16 @@ def _reference(begin: Snapshot | str) -> tuple[str, int]:
 
 
 def _write(source: Store, snapshot: SnapshotFile, store: Store, name: str, told: str) -> None:
-    packs = {pack: _pack_in_fork(snapshot.epoch, at) for at, pack in enumerate(snapshot.manifest.packs)}
     query = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{told} -> {store.uri}"))
-    small = dict(_small(snapshot, tuple(packs.values()), query, local=store.is_local))
-    _refuse_others(store, {FORKING, *small, *(f"{SECTION}/{pack}" for pack in packs.values())})
-    for old, new in packs.items():
-        _copy(source, old, store, f"{SECTION}/{new}")
+    small = dict(_small(snapshot, query, local=store.is_local))
+    begins, _ = _beginning(snapshot, ())
+    _refuse_others(store, {FORKING, begins, *small}, snapshot.epoch)
+    packs = _named(store, snapshot)
+    if packs is None:
+        packs = tuple(_copy(source, old, store, snapshot.epoch, at) for at, old in enumerate(snapshot.manifest.packs))
     faults.place("driver", "mid-fork", snapshot.epoch)
+    if not store.put_if_absent(begins, _beginning(snapshot, packs)[1]):
+        _named(store, snapshot)  # somebody else was quicker, or this fork was cut off after it: those packs count
     for file, content in small.items():
         if not store.put_if_absent(file, content) and store.read(file) != content:
             raise _not_empty(store, file)
@@ -115,35 +121,52 @@ def _write(source: Store, snapshot: SnapshotFile, store: Store, name: str, told:
     faults.place("driver", "after-fork", snapshot.epoch)
 
 
-def _small(snapshot: SnapshotFile, packs: tuple[str, ...], query: str, *, local: bool) -> Iterator[tuple[str, bytes]]:
-    """All files but the packs and the last one."""
-    epoch, graph = snapshot.epoch, snapshot.graph
-    fence = Fence(0, epoch, 0)  # before the first driver
-    version = graph.version if graph else 0
-    slices = snapshot.manifest.slices
-    if graph is not None:
-        graph = replace(
-            graph,
-            epoch=epoch,
-            incarnation=0,
-            changes=[],
-            packs=list(packs),
-            slices=list(slices),
-            mends=0,
-            spark=SPARK,
-            renamed={},
-            live=False,
-            former=None,
-            packed=None,
-            kept=False,
-            splits={},
-            splits_at=None,
-            past=snapshot.past,
-        )
-        yield graph.file, graph.to_bytes()
-    else:
-        manifest = Manifest(epoch, fence, packs, slices, "the job that it was forked from", 0)
-        yield f"{SECTION}/{manifest.file}", manifest.to_bytes()
+def _beginning(snapshot: SnapshotFile, packs: tuple[str, ...]) -> tuple[str, bytes]:
+    """The file that names the packs: the graph, or the manifest of a job that has none but its first."""
+    epoch, graph, slices = snapshot.epoch, snapshot.graph, snapshot.manifest.slices
+    if graph is None:
+        manifest = Manifest(epoch, Fence(0, epoch, 0), packs, slices, "the job that it was forked from", 0)
+        return f"{SECTION}/{manifest.file}", manifest.to_bytes()
+    graph = replace(
+        graph,
+        epoch=epoch,
+        incarnation=0,
+        changes=[],
+        packs=list(packs),
+        slices=list(slices),
+        mends=0,
+        spark=SPARK,
+        renamed={},
+        live=False,
+        former=None,
+        packed=None,
+        kept=False,
+        splits={},
+        splits_at=None,
+        past=snapshot.past,
+    )
+    return graph.file, graph.to_bytes()
+
+
+def _named(store: Store, snapshot: SnapshotFile) -> tuple[str, ...] | None:
+    """The packs that a fork has which was begun here before, all of them whole."""
+    file, _ = _beginning(snapshot, ())
+    data = store.read_if_present(file)
+    if data is None:
+        return None
+    parse = Manifest.from_bytes if snapshot.graph is None else GraphFile.from_bytes
+    packs = tuple(parse(data, f"{store.uri}/{file}").packs)
+    if data != _beginning(snapshot, packs)[1]:
+        raise _not_empty(store, file)
+    for pack in packs:
+        Pack.open(store.sub(SECTION), pack).verify()
+    return packs
+
+
+def _small(snapshot: SnapshotFile, query: str, *, local: bool) -> Iterator[tuple[str, bytes]]:
+    """All files but the packs, what names them, and the last one."""
+    fence = Fence(0, snapshot.epoch, 0)  # before the first driver
+    version = snapshot.graph.version if snapshot.graph else 0
     # Of Spark's notes all are synced, so the prepare needs to carry none: what counts is named (``spark.checkpoint``).
     noted = current(name for name in snapshot.spark if name.startswith(SOURCES)) if local else frozenset()
     carried = Carried(SPARK, tuple(sorted(noted)), {})
@@ -167,19 +190,16 @@ def _of(ranges: Ranges, query: str) -> Ranges:
     return {stream: replace(batch, query_id=query) if stream == FEED else batch for stream, batch in ranges.items()}
 
 
-def _pack_in_fork(epoch: int, at: int) -> str:
-    return pack_name(Fence(0, epoch, 0), f"fork{at}")
-
-
-def _refuse_others(store: Store, ours: set[str]) -> None:
+def _refuse_others(store: Store, ours: set[str], epoch: int) -> None:
     for file in _every(store, ""):
-        if file not in ours:
+        pack = parse_pack_name(file)
+        if file not in ours and (pack is None or (pack[0].incarnation, pack[0].epoch) != (0, epoch)):
             raise _not_empty(store, file)
 
 
 def _every(store: Store, folder: str) -> Iterator[str]:
     within = f"{folder}/" if folder else ""
-    yield from (f"{within}{name}" for name in store.list(folder))
+    yield from (f"{within}{name}" for name in store.list(folder) if folder or not PROBED.fullmatch(name))
     for below in store.list_folders(folder):
         yield from _every(store, f"{within}{below}")
 
@@ -192,13 +212,35 @@ def _not_empty(store: Store, file: str) -> StoreError:
     )
 
 
-def _copy(source: Store, old: str, store: Store, new: str) -> None:
-    """A whole pack. One that is there and is not whole was cut off on its way."""
-    size = source.size(old)
-    if store.exists(new):
-        if store.size(new) == size:
-            Pack.open(store, new).verify()
-            return
-        store.delete([new])
-    store.write(new, (source.read_range(old, at, min(STEP_BYTES, size - at)) for at in range(0, size, STEP_BYTES)))
-    Pack.open(store, new).verify()
+def _copy(source: Store, old: str, store: Store, epoch: int, at: int) -> str:
+    """A whole pack; its name in the fork. One that is there and not whole was cut off on its way, or somebody is still
+    writing it: it is left alone, and goes when there are newer checkpoints."""
+    size, section = source.size(old), store.sub(SECTION)
+    for attempt in itertools.count():
+        new = pack_name(Fence(0, epoch, attempt), f"fork{at}")
+        if section.exists(new):
+            if _whole(section, new, size):
+                break
+            continue
+        try:
+            section.write(
+                new, (source.read_range(old, at, min(STEP_BYTES, size - at)) for at in range(0, size, STEP_BYTES))
+            )
+        except StoreError:
+            if not section.exists(new):
+                raise
+            continue  # somebody else was quicker with the name
+        try:
+            Pack.open(section, new).verify()
+        except CorruptionError:
+            section.delete([new])
+            raise
+        break
+    return new
+
+
+def _whole(section: Store, pack: str, size: int) -> bool:
+    try:
+        return section.size(pack) == size and Pack.open(section, pack).verify() >= 0
+    except CorruptionError:
+        return False

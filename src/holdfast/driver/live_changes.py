@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -59,11 +59,13 @@ class LiveChanges:
         reset: Collection[str] = (),
         splits: Mapping[str, str] = MappingProxyType({}),
         idle: Collection[str] = (),
+        taken: Callable[[], None] = lambda: None,
     ) -> Update:
         """Have that plan from the next epoch on. Returns when a prepare names it: then nothing takes it back.
 
         ``told`` is for people, ``by`` whom it was asked for. ``reset`` are stages that the epoch empties, ``splits``
-        those that go on with what others hold before it, ``idle`` those that go along without rows.
+        those that go on with what others hold before it, ``idle`` those that go along without rows. ``taken`` is called
+        when the next epoch will have it: whoever waits for that may be interrupted.
         """
         run = self._run
         self.refuse_inside()
@@ -89,6 +91,7 @@ class LiveChanges:
                 self._follow(plan, graph, opened, idle)
                 log.resets = tuple(sorted({*resets, *reset}))
                 log.cuts = tuple(sorted({*cuts, *cut}))
+                taken()
             self._await_begun(epoch)
         return Update(graph.version, epoch)
 

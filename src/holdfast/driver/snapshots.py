@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from holdfast.errors import ContainerError, PlanError, StoreError
@@ -122,7 +122,7 @@ def _file(
         manifest,
         commit,
         tuple(prepares),
-        Past.of(ledger.graphs()).to_dict(),
+        _past(ledger, graph).to_dict(),
         _notes(ledger, folder, batch),
     )
 
@@ -132,6 +132,12 @@ def _graph(ledger: Ledger, manifest: Manifest) -> GraphFile | None:
     graphs = ledger.graphs()
     version = graphs.version_of_checkpoint(manifest, graphs.newest)
     return ledger.graph_of(version) if version else None
+
+
+def _past(ledger: Ledger, graph: GraphFile | None) -> Past:
+    """No name and no number is used again, but what was changed since the checkpoint is not part of it."""
+    past, version = Past.of(ledger.graphs()), graph.version if graph else 0
+    return replace(past, changes=tuple(one for one in past.changes if one.version <= version))
 
 
 def _notes(ledger: Ledger, folder: str, batch: int) -> dict[str, bytes]:

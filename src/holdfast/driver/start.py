@@ -307,8 +307,11 @@ def _look(ledger: Ledger, plan: JobPlan, options: Options) -> Found:
 
 
 def _timekeeper(ledger: Ledger, plan: JobPlan, committed: int) -> Timekeeper:
-    keeper = Timekeeper(plan.stages)
+    keeper, graphs = Timekeeper(plan.stages), ledger.graphs()
+    splits = graphs.splits(graphs.newest)
     for epoch in (committed, committed + 1) if committed else (1,):
+        for split in (one for one in splits if one.epoch == epoch):  # its level may not be prepared yet
+            keeper.follow(plan.stages, {split.stage: split.source})
         level = 1  # of all levels there were: a stage may be on another one than before
         while (prepare := ledger.get_prepare(epoch, level)) is not None:
             keeper.take(prepare)

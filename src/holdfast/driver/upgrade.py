@@ -237,6 +237,7 @@ class Upgrade:
         began, (epoch, mended) = time.monotonic(), self.standing()
         former, graphs = self._ledger.graph(), self._ledger.graphs()
         version = self._ledger.next_graph()
+        follows = former.version if former is not None else 0  # those in between never counted
         spark = self._ledger.spark
         if self.moves_sources:
             spark = f"{SPARK}-{version}-{incarnation}"
@@ -260,7 +261,7 @@ class Upgrade:
             spark=spark,
             made_names=list(self._made_names),
             renamed=self._names | times_renamed(list(self._stored.values()), self._asked, self._names),
-            former=former.version if former is not None and former.version != version - 1 else None,
+            former=follows if follows != version - 1 else None,
             names=dict(self._notes.names),
             updates=[dict(one) for one in self._notes.updates],
             past=Past.of(graphs).to_dict() if any(one.past for one in graphs.later) else {},

@@ -28,6 +28,7 @@ from itertools import islice
 
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import parse_pack_name
+from holdfast.log.probe import PROBED
 from holdfast.log.records import SPARK, GraphFile, Manifest, Prepare
 from holdfast.log.segment import parse_segment_name
 from holdfast.log.snapshots import Snapshots
@@ -46,7 +47,7 @@ ROUND_SECONDS = 10.0
 _PREPARE = re.compile(r"(\d{10,})\.(\d+)")
 _MARK = re.compile(r"(\d{10,})\.(?!without)[a-z].*")
 _WITHOUT = re.compile(r"(\d{10,})\.without\d+")
-_MAKING = re.compile(r"\..+(\.tmp|\.tmp\.crc|\.[0-9a-f]{32})|probe-[0-9a-f]+")
+_MAKING = re.compile(rf"\..+(\.tmp|\.tmp\.crc|\.[0-9a-f]{{32}})|{PROBED.pattern}")
 _SPARK = re.compile(rf"{SPARK}(?:-(\d+)-\d+)?")
 
 Level = tuple[int, int]
@@ -239,7 +240,7 @@ class Janitor:
 
     def _job_wide(self) -> list[str]:
         routings = self._store.list("routing")[:-ROUTINGS_KEPT]
-        making = _making(self._store, ["", "owner", "routing", "graph"])
+        making = _making(self._store, ["", "owner", "routing", "graph", "snapshot"])
         return [f"routing/{name}" for name in routings] + [name for name, age in making.items() if age > MAKING_SECONDS]
 
 

@@ -27,6 +27,8 @@ TRIES = 3
 SEEN_SECONDS = 2.0
 """How long a file may stay unseen after it was created."""
 
+PROBED = re.compile(r"probe-[0-9a-f]+")
+"""What a start leaves behind that dies while it tries."""
 _NFS = re.compile(r"nfs4?")
 _HARMLESS = re.compile(r"lookupcache=(none|pos|positive)|noac")
 

@@ -94,17 +94,19 @@ class Snapshots:
 
     def every(self, on_corrupt: Callable[[CorruptionError], None] | None = None) -> list[SnapshotFile]:
         """Without prepares and Spark's notes. One that cannot be read is an error, or told and left out."""
-        numbers = self.numbers()
-        self._known = {number: one for number, one in self._known.items() if number in numbers}
-        for number in numbers:
+        before, found = self._known, dict[int, SnapshotFile]()  # somebody else may look at the same time
+        for number in self.numbers():
             try:
-                if number not in self._known and (found := self.get(number)) is not None:
-                    self._known[number] = replace(found, prepares=(), spark={})
+                if number in before:
+                    found[number] = before[number]
+                elif (one := self.get(number)) is not None:
+                    found[number] = replace(one, prepares=(), spark={})
             except CorruptionError as error:
                 if on_corrupt is None:
                     raise
                 on_corrupt(error)
-        return [self._known[number] for number in numbers if number in self._known]
+        self._known = found
+        return list(found.values())
 
     def packs(self) -> frozenset[str] | None:
         """What they hold, in the section; None if that cannot be told."""
@@ -140,8 +142,7 @@ class Snapshots:
 
     def _let_go(self, number: int) -> None:
         self._store.put_if_absent(f"{SnapshotFile.file_of(number)}.gone", b"")
-        self._store.delete([SnapshotFile.file_of(number)])
-        self._known.pop(number, None)
+        self._store.delete([SnapshotFile.file_of(number)])  # what is known of it goes when somebody looks again
 
 
 def no_snapshot(store: Store, number: int, there: list[int]) -> StoreError:

@@ -24,8 +24,7 @@ class Checkpointing:
         self.newest = newest
         """Epoch of the newest complete, verified one; 0 if there is none."""
         self._before = before
-        self.wanted = False
-        """Somebody needs one as soon as there is something to write."""
+        self._wanted: int | None = None
         self._every = every
         self._slices = slices
         self._begun = newest
@@ -34,6 +33,15 @@ class Checkpointing:
         self.running = False
         self._awaited = 0
         self._packs: list[Pack] = []
+
+    @property
+    def wanted(self) -> bool:
+        """Somebody needs one as soon as there is something to write."""
+        return self._wanted is not None
+
+    def want(self, committed: int) -> None:
+        """One of that epoch or a later one: an older one that is being written now will not do."""
+        self._wanted = committed
 
     def due(self, committed: int, now: float) -> bool:
         if self._begun_at is None:
@@ -81,8 +89,10 @@ class Checkpointing:
 
     def stored(self, done: StoreManifest) -> list[Instruction]:
         invariant(done.epoch > self.newest, f"checkpoint {done.epoch} after {self.newest}")
-        second, self.newest, self.wanted = self.newest, done.epoch, False
+        second, self.newest = self.newest, done.epoch
         self._before = second
+        if self._wanted is not None and done.epoch >= self._wanted:
+            self._wanted = None
         self.give_up()
         return [CutLog(done.fence, second)] if second else []
 

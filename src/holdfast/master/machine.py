@@ -158,7 +158,7 @@ class Master(View):
             case LoadsSeen():
                 elastic.loads(event)
             case CheckpointWanted():
-                self._checkpoints.wanted = True
+                self._checkpoints.want(self.committed)
             case OwnerSeen(incarnation):
                 if incarnation > self._job.incarnation:
                     self._stop(incarnation)
