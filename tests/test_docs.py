@@ -4,7 +4,7 @@ All ``python`` blocks of one document are one program, run in an empty folder, w
 has them, so that a traceback points into the document. A block fenced as ``python no-run`` is not run.
 
 The programs run one after another in one process, since most of what one takes is the start of its JVM. The README's is
-the first, in an interpreter as fresh as a newcomer's.
+the first, in an interpreter as fresh as a newcomer's; the containers of all others are of one nursery (``incubator``).
 """
 
 from __future__ import annotations
@@ -21,11 +21,16 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
+HERE = ROOT / "tests"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 RUNNER = """
 import os, runpy, shutil, sys, traceback
 
 for number, script in enumerate(sys.argv[1:]):
+    if number == 1:
+        import incubator, pytest
+
+        incubator.share(pytest.MonkeyPatch())
     if number:
         from pyspark.sql import SparkSession
 
@@ -44,6 +49,8 @@ for number, script in enumerate(sys.argv[1:]):
         traceback.print_exc()
     else:
         print("\\nRAN", script, flush=True)
+if "incubator" in sys.modules:
+    incubator.close()
 """
 FENCE = re.compile(r"^(?P<fence>`{3,})(?P<info>.*)$")
 
@@ -88,7 +95,11 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, str]:
     done = subprocess.run(
         [sys.executable, "-u", "-c", RUNNER, *map(str, scripts.values())],
         cwd=folder / "empty",
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": f"{ROOT}{os.pathsep}{SOURCE}"},
+        env={
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": os.pathsep.join(map(str, [ROOT, SOURCE, HERE])),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -32,6 +32,8 @@ from holdfast.wire.codec import Sender
 from holdfast.wire.messages import Address, Applied, Apply, Call, CopiesSent, Reply, Restore, SendCopies
 from holdfast.wire.questions import AskVersions, ScanTicket
 
+NEVER = 120.0
+"""Seconds after which something that should have happened will not: no measure, only an end to waiting."""
 SLICES = 4
 ALL = list(range(SLICES))
 TOKEN = "secret"
@@ -204,8 +206,8 @@ def ring_at(service: ContainerService) -> Any:
     return ring
 
 
-def until(true: Any, seconds: float = 5.0) -> None:
-    deadline = time.monotonic() + seconds
+def until(true: Any) -> None:
+    deadline = time.monotonic() + NEVER
     while not true():
-        assert time.monotonic() < deadline, "it did not come true"
+        assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.01)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from container_kit import ALL, TOKEN, World, inputs, job_at, until
+from container_kit import ALL, NEVER, TOKEN, World, inputs, job_at, until
 
 from holdfast.container import checkpoints
 from holdfast.container import reads as reading
@@ -64,7 +64,7 @@ class SlowStore:
     def write(self, name: str, parts: Iterable[Any], **more: Any) -> int:
         may = self._may[name]
         self.asked.release()
-        may.wait(30)
+        assert may.wait(NEVER), "it was not let"
         return int(self._store.write(name, parts, **more))
 
     def __getattr__(self, name: str) -> Any:
@@ -167,12 +167,12 @@ def test_a_checkpoint_gives_way_last_and_says_so(world: World) -> None:
 
     def slowly(epoch: int, slices: Any) -> Iterator[Any]:
         began.set()
-        go_on.wait(30)
+        assert go_on.wait(NEVER)
         yield from packed(epoch, slices)
 
     pins.packed = slowly  # type: ignore[method-assign]
     taking, found = begin(job, 2, "checkpoint/0000000002-1-1-c0.pack")
-    began.wait(30)
+    assert began.wait(NEVER)
     run(world, [3])
     pins.pin("dashboard", 3)
     run(world, [4])
@@ -232,7 +232,7 @@ def test_a_long_read_keeps_its_lease_and_a_dead_one_loses_it(
             ends = job.reading._pins["long"].until
             for batch in scan.part(number):
                 rows += [(number, *row.values()) for row in batch.to_pylist()]
-                until(lambda: job.reading._pins["long"].until > ends, 30)  # noqa: B023 - slow: it waits for a renewal
+                until(lambda: job.reading._pins["long"].until > ends)  # noqa: B023 - slow: it waits for a renewal
             run(world, [epoch])
         assert rows == [row[1:] for row in before if row[0] == "counts"]
         assert all(renewed)

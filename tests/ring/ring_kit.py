@@ -31,7 +31,7 @@ def neighbours(world: World, name: str) -> set[str]:
 
 def settled(world: World, *names: str) -> None:
     """Until each of these knows exactly these."""
-    until(lambda: all(neighbours(world, name) == set(names) for name in names), 20)
+    until(lambda: all(neighbours(world, name) == set(names) for name in names))
 
 
 def commit(world: World, epoch: int) -> None:

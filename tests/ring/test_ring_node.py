@@ -41,7 +41,7 @@ def test_a_stopped_container_is_suspected_and_found_again(tmp_path: Path) -> Non
     try:
         settled(world, "c0", "c1", "c2")
         os.kill(world.processes["c2"].pid, signal.SIGSTOP)
-        until(lambda: "c2" not in neighbours(world, "c0") | neighbours(world, "c1"), 20)
+        until(lambda: "c2" not in neighbours(world, "c0") | neighbours(world, "c1"))
         os.kill(world.processes["c2"].pid, signal.SIGCONT)
         settled(world, "c0", "c1", "c2")
     finally:
@@ -56,13 +56,13 @@ def test_a_small_leaf_set_finds_the_containers_around_a_key(tmp_path: Path) -> N
     world = World(tmp_path, 7, ring=small)
     try:
         rings = {service.container: ring_at(service)._ring for service in world.services}
-        until(lambda: all(len(neighbours(world, name)) == 5 for name in rings), 20)
+        until(lambda: all(len(neighbours(world, name)) == 5 for name in rings))
         for word in ("a", "b", "c"):
             key = id_of(word)
             nearest = sorted(rings, key=lambda name: distance(key, id_of(name)))
             for ring in rings.values():
                 assert ring is not None
-                until(lambda ring=ring, key=key, home=nearest[0]: ring.leaf(key)[0].container == home, 20)
+                until(lambda ring=ring, key=key, home=nearest[0]: ring.leaf(key)[0].container == home)
                 assert len(ring.leaf(key)) == 4
     finally:
         world.close()
@@ -95,8 +95,8 @@ def test_a_ring_outlives_what_it_cannot_take(tmp_path: Path, capfd: pytest.Captu
         ring._post.send(id_of("c8"), Hello(answer=True))
         said: list[str] = []
         for word in ("KeyError", "nowhere"):
-            until(lambda word=word: said.append(capfd.readouterr().err) or word in "".join(said), 20)
-        until(lambda: ring._post._waiting.get(id_of("c8")) is None, 20)
+            until(lambda word=word: said.append(capfd.readouterr().err) or word in "".join(said))
+        until(lambda: ring._post._waiting.get(id_of("c8")) is None)
         assert ring._thread.is_alive()
         world.services.pop(1).close()
         settled(world, "c0")
@@ -121,7 +121,7 @@ def test_the_silent_do_not_keep_the_post_from_the_living(tmp_path: Path) -> None
             if peer != 7:
                 for _ in range(LETTER * 3):
                     post.send(peer, Hello(answer=True))
-        until(lambda: post.send(7, None) or heard, 20)
+        until(lambda: post.send(7, None) or heard)
         assert len(told) < 2 * len(deaf) * LETTER, "about one letter to each, not all that wait for it"
     finally:
         post.close()

@@ -134,7 +134,7 @@ def test_the_ring_heals_though_nobody_tells_it_to(tmp_path: Path) -> None:
                 found.update(dict.fromkeys(versions, name))
             return sorted(found) == ALL
 
-        until(all_ready, 20)
+        until(all_ready)
         assert ring.activate(found) == truth
     finally:
         ring.close()
@@ -150,12 +150,12 @@ def test_an_owner_that_was_only_silent_goes_on(tmp_path: Path) -> None:
         ring.advance()
         settled(ring.world, *ring.names)  # it is heard again
         healings = [ring_at(service)._jobs["j"][1] for service in ring.world.services]
-        until(lambda: not any(healing._dead for healing in healings), 20)
+        until(lambda: not any(healing._dead for healing in healings))
         assert dict(ring.save().copies) == dict.fromkeys(ALL, 2)
         assert [ring.world.versions(name) for name in ("c1", "c2")] == [{}, {}], "nothing is kept for its loss"
         truth = ring.truth()
         ring.end("c0")
-        until(lambda: "c0" not in neighbours(ring.world, "c1") | neighbours(ring.world, "c2"), 20)
+        until(lambda: "c0" not in neighbours(ring.world, "c1") | neighbours(ring.world, "c2"))
         assert ring.activate(ready(ring.world, ["c1", "c2"], ALL, ["c0"])) == truth, "and then it is really lost"
     finally:
         ring.close()
@@ -167,7 +167,7 @@ def test_in_a_ring_larger_than_a_leaf_set_slices_come_back_where_their_keys_are_
     world = World(tmp_path, 8, ring=small)
     try:
         names = list(world.clients)
-        until(lambda: all(len(neighbours(world, name)) == 5 for name in names), 20)
+        until(lambda: all(len(neighbours(world, name)) == 5 for name in names))
         world.own("c0")
         for epoch in (1, 2):
             world.random_epoch(epoch, random.Random(epoch))

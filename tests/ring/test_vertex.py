@@ -50,14 +50,14 @@ def test_figure_7_on_real_containers(tmp_path: Path) -> None:
             whole = [at for at, (_, of) in results.items() if at > since and of == tuple(sorted(living))]
             return len(whole) >= 3
 
-        until(lambda: all_in(names), 30)
+        until(lambda: all_in(names))
         last = max(app.ask("results", root))
         world.kill(root)
         living = [name for name in names if name != root]
         app.whole(*living)
         second = app.root(living[0])
         assert second != root
-        until(lambda: all_in(living, last), 30)
+        until(lambda: all_in(living, last))
         last = max(app.ask("results", second))
         told = app.status(*living)
         inner = [name for name, one in told.items() if one.children and not one.root] or [
@@ -66,7 +66,7 @@ def test_figure_7_on_real_containers(tmp_path: Path) -> None:
         world.kill(inner[0])
         living = [name for name in living if name != inner[0]]
         app.whole(*living)
-        until(lambda: all_in(living, last), 30)
+        until(lambda: all_in(living, last))
     finally:
         world.close()
 
@@ -78,7 +78,7 @@ def test_one_application_asks_another(tmp_path: Path) -> None:
         promotion = App(world, MicroPromotion, "micro-promotion", most=4).start()
         prediction = App(world, SalePrediction, "sale-prediction", other="micro-promotion").start()
         prediction.whole()
-        until(lambda: prediction.ask("?", prediction.root("c1")) is not None, 20)
+        until(lambda: prediction.ask("?", prediction.root("c1")) is not None)
         answer = prediction.ask("?", prediction.root("c1"))
         results = promotion.ask("results", promotion.root("c0"))
         right(results)
@@ -337,7 +337,7 @@ def test_what_is_given_to_the_ring_has_a_pace(world: World) -> None:
 
     assert app.ask(many, "c0", seconds=60) > 0.4, "64 at once, then 64 a second"
     for name in app.names:
-        until(lambda name=name: len(app.ask(lambda one: one.heard, name)) == 100, 20)
+        until(lambda name=name: len(app.ask(lambda one: one.heard, name)) == 100)
         assert sorted(said for _, said in app.ask(lambda one: one.heard, name)) == list(range(100))
 
 

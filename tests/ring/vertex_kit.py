@@ -70,4 +70,4 @@ class App:
                 return False
             return is_whole({name: Standing(one.root, one.parent, one.children) for name, one in told.items()})
 
-        until(is_so, 30)
+        until(is_so)
