@@ -26,6 +26,7 @@ from holdfast import faults
 from holdfast.api import states
 from holdfast.container import splits
 from holdfast.container.copies_out import Walk
+from holdfast.container.handlers import Handlers, Jobs
 from holdfast.container.job import HostedJob
 from holdfast.container.restore import Revived
 from holdfast.container.staging import Staging
@@ -47,6 +48,7 @@ from holdfast.operators.stage import InputPlan, StagePlan
 from holdfast.operators.top_k import TopKSpec
 from holdfast.state.copies import encode
 from holdfast.state.table_slice import TableSlice
+from holdfast.wire.questions import Get, Got
 
 SLICES, EPOCHS = 2, 9
 KEYS, VALUES = (Column("k", "bigint"),), (Column("v", "bigint"),)
@@ -513,6 +515,38 @@ def test_a_change_that_comes_in_the_middle_of_an_epoch_leaves_no_slice_behind(
         for job in (owner, slow):
             history.check(job, 2)
         assert content(owner, 2) == content(slow, 2)
+
+
+def test_a_copy_from_before_a_stage_was_split_off_says_nothing_of_it(tmp_path: Path) -> None:
+    """Who asks for a key while the owner is away must not be told that there is none."""
+    with History(tmp_path / "store", 5) as history, history.job() as owner, history.job() as peer:
+        owner.restore(range(SLICES), 0, 0)
+        for prepare in history.log(1):
+            owner.apply(prepare, range(SLICES))
+        copy(owner, peer, 1)
+        source = history.plans[0]
+        made = history.split(source, 2)
+        history.resets.clear()
+        second = history.log(2)
+        for prepare in second:
+            owner.apply(prepare, range(SLICES))
+        key = min(history.truth[source.name])
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, (asked := pa.record_batch({"_h": [key], "k0": [key]})).schema) as out:
+            out.write_batch(asked)
+        handlers = Handlers("p", "token", Jobs("p"), history.threads, 0)
+
+        def got(stage: str) -> Got:
+            return handlers.get(peer, Get(stage, key % SLICES, None, bytes(sink.getvalue())))
+
+        with pytest.raises(EpochGone, match="There is no stage"):
+            got(made.name)  # it has not heard of it yet
+        peer.adopt(second[0].graph)
+        assert got(source.name).epoch == 1
+        with pytest.raises(EpochGone, match="was split off another one after epoch 1"):
+            got(made.name)
+        copy(owner, peer, 2)
+        assert got(made.name).epoch == 2
 
 
 def test_a_stage_that_is_gone_is_not_read(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -177,6 +178,35 @@ def test_a_call_that_is_interrupted_while_it_waits_has_changed_what_it_changed(
         assert stored(run) == ["one/sums", "two/sizes", "two/sums"]
         for name, truth in (("one/sums", one), ("two/sums", two), ("two/sizes", SIZES.format(two))):
             state(run, name, truth, rows)
+
+
+def test_a_hub_with_a_change_that_never_came_into_force_is_drawn_anew(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its run ends between the change and the next epoch: started as it is, the new stage would begin without rows."""
+    feed = Feed(tmp_path)
+    hub = draw(tmp_path, spark)
+    really = LiveChanges._follow
+
+    def last(changes: LiveChanges, *given: Any) -> None:
+        really(changes, *given)
+        changes._run.shell.begin_no_other()
+
+    def ended(*_: object) -> None:
+        raise hf.HoldfastError("the run is over")
+
+    with hub.start(containers=1, slices=2) as run:
+        feed.give(run)
+        with monkeypatch.context() as patch:
+            patch.setattr(LiveChanges, "_follow", last)
+            patch.setattr(LiveChanges, "_await_begun", ended)
+            with pytest.raises(hf.HoldfastError, match="the run is over"):
+                run.update("two/sums", where=FILTER)
+    with pytest.raises(hf.PlanError, match="never came into force"):
+        hub.start(containers=1, slices=2)
+    with draw(tmp_path, spark).start(containers=1, slices=2) as run:
+        assert stored(run) == ["one/sums", "two/sizes"]
+        state(run, "two/sums", ONE, feed.rows())
 
 
 @pytest.mark.heavy

@@ -105,7 +105,18 @@ class Hub(Job):
         ):
             if options.pop(given, True) is not True:
                 raise PlanError(why, safe="Nothing was started.", todo=f"Leave {given}= out.")
+        self._refuse_unheard()
         return super().start(ring=True, updates=updates, **options)  # type: ignore[return-value]
+
+    def _refuse_unheard(self) -> None:
+        """It has every change in it that its last run began: also one that no epoch came to have."""
+        graph = Ledger(Store(self.store), SECTION).graph() if self._run is not None else None
+        if self._run is not None and self._run._live.changes.version > (graph.version if graph else 0):
+            raise PlanError(
+                f"The last change of hub '{self.name}' never came into force: its run ended before an epoch had it.",
+                safe="Nothing was started; the store is as it was before that change.",
+                todo="Draw a new hf.Hub and start that; then change it again.",
+            )
 
     def _run_of(self, live: LiveJob) -> HubRun:
         from holdfast.api.hub_run import HubRun

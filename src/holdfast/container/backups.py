@@ -228,7 +228,9 @@ class Backups:
             backup = self._held.get(number)
         if backup is None:
             raise EpochGone(f"Slice {number} has no backup here.", todo="Ask the master again.")
-        operator = self._operators[stage]
+        operator = self._operators.get(stage)
+        if operator is None:
+            raise EpochGone(f"There is no stage '{stage}' here, or not yet.", todo="Ask the master again.")
         with backup.lock:
             version = self._merge(number, backup)
             loader = backup.loaders.get(stage) or copies.Loader(self._layouts[stage])

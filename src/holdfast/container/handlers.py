@@ -281,6 +281,7 @@ class Handlers:
             keys = reader.read_next_batch()
         if call.epoch is None:
             epoch, batch = job.backups.read(call.stage, call.slice, keys)
+            splits.refuse_unborn(job.splits, call.stage, epoch)
         else:
             epoch, batch = call.epoch, job.reading.get(call.stage, call.slice, call.epoch, keys)
         return Got(epoch, _stream(batch.schema, [batch]))

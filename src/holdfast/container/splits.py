@@ -112,6 +112,16 @@ def refuse_gone(splits: Iterable[Split], stages: Collection[str], epoch: int) ->
         )
 
 
+def refuse_unborn(splits: Iterable[Split], stage: str, epoch: int) -> None:
+    """A copy of that epoch has nothing of the stage, which is not to say that it held nothing."""
+    if any(one.stage == stage and epoch < one.epoch for one in splits):
+        raise EpochGone(
+            f"Stage '{stage}' was split off another one after epoch {epoch}: a copy of then has nothing of it.",
+            safe="Reading changes nothing.",
+            todo="Ask the slice's owner, or somebody with a later copy.",
+        )
+
+
 def _nowhere(split: Split) -> Held:
     def raises(number: int) -> HeldSlice:
         raise EpochGone(

@@ -48,6 +48,8 @@ class LiveChanges:
     def __init__(self, run: LiveJob, questions: Questions, host: Host, options: Options) -> None:
         self._run, self._questions, self._host, self._options = run, questions, host, options
         self._changing = threading.Lock()
+        self.version = 0
+        """Of the graph that the run was changed to last; 0: it never was. It counts when a prepare names it."""
         places = (place.number for stage in run.plan.stages for place in stage.inputs)
         self._used = max([Past.of(run.ledger.graphs()).input, *places])
 
@@ -226,6 +228,7 @@ class LiveChanges:
         left = (*jobs.log.left_out, *idle)
         jobs.log.left_out = tuple(name for name in left if name in {stage.name for stage in plan.stages})
         self._host = replace(self._host, stages=tuple(plan.stages), graph=graph.version)
+        self.version = graph.version
         run.fleet.rehost(self._host)
         run.shell.follow(ev.GraphChanged(plan.levels, **sinks_of(plan)))
         run.shell.tell(ev.SinksLeftOut(without(plan, jobs.log.left_out)))
