@@ -88,6 +88,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def _one_nursery() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         incubator.share(patch)
+        incubator.let_silence_last(patch)
         yield
     incubator.close()
 

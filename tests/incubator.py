@@ -4,6 +4,9 @@ A run has a nursery of its own, since its job has a hash seed of its own: a seco
 there. What is tested in a thousand runs is not that, so here all of them have the same seed and the same nursery, which
 forks their containers as any would. Tests of nurseries and seeds are marked ``own_nursery``; drivers that are processes
 of their own have one as in earnest.
+
+Nor is a container taken for dead here that only waits for a processor, as beside other tests it may for seconds: tests
+count losses. Those of silence say how long it may last (``SILENT``).
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from holdfast.launch.fleet import Silence
 from holdfast.launch.forkserver import POSSIBLE, Nursery
 from holdfast.launch.local import ChildLauncher, ContainerSettings
 
@@ -47,6 +51,15 @@ def close() -> None:
 
 def _environment(_: ContainerSettings, changes: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**os.environ, **(changes or {}), "PYTHONHASHSEED": SEED}
+
+
+SILENT: tuple[float, ...] = Silence.__init__.__defaults__ or ()
+"""What a run has unless it is told otherwise."""
+
+
+def let_silence_last(patch: pytest.MonkeyPatch, kill: float = 120.0) -> None:
+    suspect, _, *others = SILENT
+    patch.setattr(Silence.__init__, "__defaults__", (suspect, kill, *others))
 
 
 def share(patch: pytest.MonkeyPatch) -> None:

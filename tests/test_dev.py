@@ -19,7 +19,7 @@ import pytest
 
 pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[1]
-ENVIRONMENT = {**os.environ, "PIP_NO_INDEX": "1"}
+ENVIRONMENT = {**os.environ, "PIP_NO_INDEX": "1", "PYTHONDONTWRITEBYTECODE": "1"}  # as some images have it
 
 # A build backend of the miniature's own, in place of setuptools: a wheel is a zip with a few files.
 BACKEND = """
@@ -129,6 +129,10 @@ def test_the_second_start_does_nothing_and_says_nothing(started: Started) -> Non
     second = dev(started.root, "shell", "--rows", "7")
     assert (second.returncode, second.stdout, second.stderr) == (0, started.outputs[0][0], "")
     assert (started.root / ".venv" / "holdfast.stamp").stat() == stamp
+
+
+def test_what_is_imported_is_compiled_once_whatever_the_environment_says(started: Started) -> None:
+    assert list((started.root / ".venv").rglob("pinned.*.pyc"))
 
 
 def test_a_changed_lock_is_installed_into_the_environment_there_is(started: Started) -> None:

@@ -7,6 +7,7 @@ import random
 import signal
 from pathlib import Path
 
+import incubator
 import pytest
 from kit import NEVER, Drill, committed_files, equal
 from pyspark.sql import SparkSession
@@ -77,6 +78,7 @@ def test_every_container_killed_at_once_then_one_falls_silent(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The silent one is stopped, not dead: its port still listens, nobody answers. It is killed and replaced."""
+    incubator.let_silence_last(monkeypatch, kill=5.0)
     drill = Drill(tmp_path)
 
     def strike(run: hf.Run) -> None:
