@@ -115,7 +115,7 @@ def ran(spark: SparkSession, folder: Path, warm_up: int, changes: int) -> dict[s
             for kind, seconds in told.items():
                 began = time.perf_counter()
                 epoch = change(run, hub, kind, number).epoch
-                if run._ledger.get_prepare(epoch, 1).batch.tick:
+                if not run._ledger.get_prepare(epoch, 1).ranges["source"]:
                     epoch += 1  # the first one with rows
                 seconds.append(commits.wait(epoch) - began)
         run.await_termination()

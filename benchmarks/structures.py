@@ -32,7 +32,7 @@ from matplotlib.ticker import LogLocator
 from holdfast.container.messages import Host
 from holdfast.launch.local import ChildLauncher, ContainerSettings
 from holdfast.log.ledger import Ledger
-from holdfast.log.records import FEED, Batch, Commit, Fence, Manifest, Prepare, SegmentRef
+from holdfast.log.records import FEED, Commit, Fence, Manifest, Prepare, Range, SegmentRef
 from holdfast.log.segment import SegmentWriter, segment_name
 from holdfast.log.store import Store
 from holdfast.operators.aggregate import StageSpec
@@ -148,7 +148,7 @@ class Fleet:
         name = segment_name(fence, 1, 0, epoch)
         nbytes = self.ledger.section.write(name, writer.parts())
         ref = SegmentRef(name, writer.rows, nbytes, writer.checksum, 0, epoch)
-        ranges = {FEED: Batch("q", epoch - 1, f"{epoch}")}
+        ranges = {FEED: Range(epoch, epoch)}
         prepare = self.ledger.put_prepare(Prepare(fence, 1, ranges, (ref,), clock=0))
         self.call("c0", Apply("c0", fence, frozenset(self.every), 1, prepare=prepare.to_bytes()))
         self.ledger.put_commit(Commit(fence, ranges))

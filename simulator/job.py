@@ -48,6 +48,8 @@ class Job:
     def play(self, store: DiskStore, **planted: Any) -> None:
         chance = self.chance
         self.name, safety, recovery = self.drawn_safety()
+        store.source_sinks = ("c", "d")[: chance.choice([0, 0, 1, 2])]
+        store.prefetch = 0 if safety.blocking else chance.randrange(2)
         self.job = JobWorld(
             self.world,
             store,

@@ -29,7 +29,17 @@ from holdfast.master.events import (
     RoutingStored,
     Started,
 )
-from holdfast.master.feed import FailBatch, Fed, FinishBatch, RefuseBatch
+from holdfast.master.fed import Fed
+from holdfast.master.feed import (
+    BeginBatch,
+    FailBatch,
+    FindBlock,
+    FinishBatch,
+    RefuseBatch,
+    RunSourceSink,
+    StoreBlock,
+    TakeIn,
+)
 from holdfast.master.instructions import (
     CutLog,
     EndContainer,
@@ -48,6 +58,7 @@ from holdfast.master.instructions import (
     ToContainer,
     VerifyPacks,
 )
+from holdfast.master.pump import DecideFailed, EndEpochs, PumpLet
 from holdfast.wire.messages import Address
 from simulator.job_container import Call, ContainerHost, Reply
 from simulator.job_spark import Spark
@@ -66,7 +77,7 @@ class Driver(Process):
         super().__init__(job.world, f"d{incarnation}")
         self.incarnation = incarnation
         self.master = job.make_master()
-        self._fed = Fed(self.master)
+        self._fed = Fed(self.master, job.make_feed(), job.make_pump())
         self.feed = self._fed.feed
         self.deposed = False
         self.fleet: dict[str, ContainerHost] = {}
@@ -84,7 +95,8 @@ class Driver(Process):
         """``owner/`` is taken; now it reads what is there."""
         job, store = self._job, self._job.store
         store.reopened()
-        self.spark.next_batch = store.spark_committed + 1
+        self.spark.begin(store.spark_committed + 1)
+        self.tell(store.feed_started(self.incarnation))
         self.tell(
             Started(
                 incarnation=self.incarnation,
@@ -105,6 +117,7 @@ class Driver(Process):
                 sinks_at_once=2,
             )
         )
+        self.tell(PumpLet())
         self.later(CLOCK_SECONDS, self._tick)
         self.later(self._limits.ping, self._ping)
         self.later(0.1, self.spark.offer)
@@ -116,6 +129,9 @@ class Driver(Process):
             self.alive = False
             self.world.note(self.name, f"ends: {why}")
             self._job.driver_ended(self)
+
+    def wants(self, told: Instruction) -> bool:
+        return self._fed.awaits(told)
 
     def _tick(self) -> None:
         self.tell(Clock(self.world.now))
@@ -137,8 +153,10 @@ class Driver(Process):
     def _perform(self, told: Instruction) -> None:
         chance = self.world.random
         match told:
-            case RunIntake() | RunSink() | FinishBatch() | FailBatch() | RefuseBatch():
+            case TakeIn() | RunSourceSink() | FinishBatch() | FailBatch() | RefuseBatch():
                 self.spark.take(told)
+            case RunIntake() | RunSink() | DecideFailed() | EndEpochs():
+                self.spark.pump(told)
             case TellPeople(text=said):
                 invariant("put out" not in said, f"dual mode saw unlike outputs: {said}")
             case Stop(successor=successor):
@@ -188,6 +206,14 @@ class Driver(Process):
                 case StorePrepare(fence=fence, level=level):
                     error = store.write(f"prepare/{fence.epoch}.{level}", chance)
                     answer = store.put_prepare(told)
+                case BeginBatch(fence=fence):
+                    error = store.write(f"block/{fence.epoch}.begun", chance)
+                    answer = store.begin(told)
+                case StoreBlock(fence=fence):
+                    error = store.write(f"block/{fence.epoch}", chance)
+                    answer = store.put_block(told)
+                case FindBlock():
+                    error, answer = None, store.find_block(told)
                 case StoreCommit(fence=fence):
                     error = store.write(f"commit/{fence.epoch}", chance)
                     answer = store.put_commit(told)

@@ -14,11 +14,12 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
 from holdfast.errors import EpochGone, StoreError
-from holdfast.invariants import Impossible, invariant, some
-from holdfast.log.records import FEED, Batch, Fence, Ranges, SegmentRef
+from holdfast.invariants import Impossible, invariant
+from holdfast.log.records import FEED, Batch, Fence, Range, Ranges, SegmentRef
 from holdfast.master.events import (
     Activated,
     Answer,
@@ -33,6 +34,17 @@ from holdfast.master.events import (
     PrepareStored,
     Restored,
     Undone,
+)
+from holdfast.master.feed import (
+    BatchBegun,
+    BeginBatch,
+    BlockFound,
+    BlockStored,
+    FeedStarted,
+    FindBlock,
+    FinishBatch,
+    RunSourceSink,
+    StoreBlock,
 )
 from holdfast.master.instructions import (
     Activate,
@@ -81,6 +93,14 @@ class Store:
     """sink, epoch → its rows, slice by slice."""
     notes: set[tuple[str, int]] = field(default_factory=set)
     """Sinks that are known to have an epoch."""
+    source_sinks: tuple[str, ...] = ()
+    prefetch: int = 0
+    blocks: dict[int, tuple[Batch, Fence, tuple[Any, ...]]] = field(default_factory=dict)
+    begun: dict[int, tuple[Batch, Fence]] = field(default_factory=dict)
+    """Block to be → what sinks over the source begin with."""
+    given: dict[tuple[str, int], Batch] = field(default_factory=dict)
+    """Sink over the source, block → what it has."""
+    given_notes: set[tuple[str, int]] = field(default_factory=set)
     spark_committed: int = -1
     _states: dict[tuple[int, int], int] = field(default_factory=dict)
 
@@ -97,6 +117,74 @@ class Store:
         epoch = self.committed + 1
         found = [self.prepares.get((epoch, level)) for level in range(1, self.levels + 1)]
         return tuple(one[0] for one in found if one)
+
+    # The source
+
+    def feed_started(self, incarnation: int) -> FeedStarted:
+        """What a driver's feed finds."""
+        last = max(self.blocks, default=0)
+        begun = self.begun.get(last + 1)
+        return FeedStarted(
+            incarnation,
+            last,
+            self.blocks[last][0] if last else None,
+            begun[0] if begun else None,
+            read=self.position,
+            sinks=self.source_sinks,
+            sinks_at_once=2,
+            sinks_done=frozenset(sink for sink, number in self.given_notes if number == last + 1),
+            prefetch=self.prefetch,
+        )
+
+    @property
+    def position(self) -> int:
+        return self.ranges[FEED].last if self.commits else 0
+
+    def begin(self, told: BeginBatch) -> BatchBegun:
+        number = told.fence.epoch
+        invariant(number not in self.blocks, "begun with a block that is there")
+        return BatchBegun(told.id, *self.begun.setdefault(number, (told.batch, told.fence)))
+
+    def give(self, told: RunSourceSink) -> None:
+        """What a sink over the source gets of a batch that has a block is lost if the driver dies before."""
+        number, sink = told.fence.epoch, told.sink
+        known = self.given.setdefault((sink, number), told.batch)
+        invariant(known == told.batch, f"{sink} saw unlike rows of block {number}")
+        if not told.last:
+            self.given_notes.add((sink, number))
+
+    def put_block(self, told: StoreBlock) -> BlockStored:
+        number = told.fence.epoch
+        before = self.blocks.get(number - 1)
+        invariant(before is not None or number == 1, "a block with a gap")
+        fits = before is None or told.batch.batch_id == before[0].batch_id + 1
+        invariant(fits, "blocks of batches that do not follow each other")
+        invariant(all((sink, number) in self.given for sink in self.source_sinks), "a block before its sinks")
+        batch, fence, _ = self.blocks.setdefault(number, (told.batch, told.fence, told.tags))
+        return BlockStored(told.id, batch, fence)
+
+    def find_block(self, told: FindBlock) -> BlockFound:
+        for number, (batch, _, _) in self.blocks.items():
+            if batch.batch_id == told.batch.batch_id:
+                return BlockFound(told.id, number, batch)
+        return BlockFound(told.id, None)
+
+    def tags_of(self, ranges: Ranges) -> tuple[Any, ...]:
+        """The rows of the first level: of blocks that are there."""
+        found: tuple[Any, ...] = ()
+        for number in ranges[FEED].numbers:
+            invariant(number in self.blocks, "an epoch of a block that is not there")
+            found += self.blocks[number][2]
+        return found
+
+    def check_finished(self, told: FinishBatch) -> None:
+        """What Spark may be told of a batch."""
+        there = told.block in self.blocks and self.blocks[told.block][0] == told.batch
+        invariant(there, "finished without a block")
+        invariant(self.prefetch or told.block <= self.position, "finished without a commit")
+        self.spark_committed = max(self.spark_committed, told.batch.batch_id)
+
+    # Epochs
 
     def put_prepare(self, told: StorePrepare) -> PrepareStored:
         epoch, level = told.fence.epoch, told.level
@@ -168,9 +256,9 @@ class Store:
         """What a sink must get of a slice."""
         return self.oracle(slice_, epoch * self.levels)
 
-    def tag(self, batch: Batch, fence: Fence, level: int, rows: tuple[int, ...]) -> Tag:
+    def tag(self, taken: Batch | Range, fence: Fence, level: int, rows: tuple[int, ...]) -> Tag:
         """What an intake answers. Its rows carry its fence, as those of a plan that is not deterministic would."""
-        return Tag(SegmentRef(f"{batch.offsets}.{batch.tick} {rows} {fence}", 1, 0, 0, 0, 0))
+        return Tag(SegmentRef(f"{taken} {rows} {fence}", 1, 0, 0, 0, 0))
 
     def reopened(self) -> None:
         """Somebody starts, and reads what is there."""
@@ -179,18 +267,23 @@ class Store:
         """The commits above ``since``: no hole, every batch once, every sink the oracle's rows."""
         invariant(sorted(self.commits) == [*range(1, self.committed + 1)], "a hole in the commits")
         for epoch in range(since + 1, self.committed + 1):
-            batch = self.commits[epoch][1][FEED]
-            before = self.commits[epoch - 1][1][FEED] if epoch > 1 else None
-            if batch.tick:  # the next of its kind after the batch before
-                before = some(before, "a tick before any batch")
-                invariant(batch == replace(before, tick=before.tick + 1), "a tick twice, or never")
-            else:
-                invariant(batch == spark_batch(before.batch_id + 1 if before else 0), "a batch twice, or never")
+            taken = self.commits[epoch][1][FEED]
+            before = self.commits[epoch - 1][1][FEED].last if epoch > 1 else 0
+            invariant(taken.first == before + 1 and taken.last >= before, "a block twice, or never")
+            invariant(taken or epoch > 1, "a tick before any block")
+            for number in taken.numbers:
+                invariant(self.blocks[number][0] == spark_batch(number - 1), "a batch twice, or never")
+            rows = tuple(tag for number in taken.numbers for tag in self.blocks[number][2])
+            invariant(self.same_rows(epoch, rows), "an epoch has other rows than its blocks")
             levels = range(1, self.levels + 1)
             prepared = {self.prepares[epoch, level][0].ranges[FEED] for level in levels}
-            invariant(prepared == {batch}, "committed as another batch")
+            invariant(prepared == {taken}, "committed as another one")
             outputs = tuple(self.output(slice_, epoch) for slice_ in range(self.slices))
             invariant(all(self.taken[sink, epoch] == outputs for sink in self.sinks), "a sink got other rows")
+
+    def same_rows(self, epoch: int, rows: tuple[Any, ...]) -> bool:
+        """Whether these are what the first level of the epoch was prepared of."""
+        return self.prepares[epoch, 1][1] == rows
 
     def check_checkpoint(self, epoch: int) -> None:
         for slice_ in range(self.slices):

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 from holdfast.invariants import Impossible, invariant, some
 from holdfast.master.events import Applied, Routing
+from holdfast.master.feed import Feed
 from holdfast.master.instructions import Apply
 from holdfast.master.machine import Master
+from holdfast.master.pump import Pump
 from holdfast.recovery.policies import Auto, Structure
 from holdfast.safety.policies import Terms
 from simulator.job_container import STORE, ContainerHost
@@ -57,6 +59,8 @@ class JobWorld:
         costs: Costs | None = None,
         speed: Speed = FAST,
         make_master: Callable[[], Master] = Master,
+        make_feed: Callable[[], Feed] = Feed,
+        make_pump: Callable[[], Pump] = Pump,
         make_container: Callable[..., Container] = Container,
         make_host: Callable[..., ContainerHost] = ContainerHost,
         looking: bool = True,
@@ -84,7 +88,7 @@ class JobWorld:
         """The share of writes to the store that take seconds."""
         self.starting = 0
         self.reads = 0
-        self.make_master = make_master
+        self.make_master, self.make_feed, self.make_pump = make_master, make_feed, make_pump
         self.looking = looking
         """Drivers look at ``owner/`` before they act."""
         self._make_container, self._make_host = make_container, make_host

@@ -12,7 +12,7 @@ import errno
 import random
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -25,17 +25,20 @@ from holdfast.container.handlers import Handlers, Jobs
 from holdfast.container.job import HostedJob
 from holdfast.container.staging import Staging
 from holdfast.container.threads import ThreadTable
+from holdfast.driver.intake import tags_of
 from holdfast.driver.store import placed
 from holdfast.errors import EpochGone, FullDiskError, StoreError
 from holdfast.invariants import Impossible, invariant, some
+from holdfast.log.blocks import Block
 from holdfast.log.files import Part
 from holdfast.log.janitor import Janitor
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import Pack as PackFile
-from holdfast.log.records import FEED, Batch, Commit, Fence, Manifest, Prepare, SegmentRef
+from holdfast.log.records import FEED, Batch, Commit, Fence, Manifest, Prepare, Range, Ranges, SegmentRef
 from holdfast.log.segment import SegmentWriter, segment_name
 from holdfast.log.store import Store as FileStore
 from holdfast.master.events import Answer, CommitStored, Pack, Prepared, PrepareStored
+from holdfast.master.feed import BlockStored, StoreBlock
 from holdfast.master.instructions import Instruction, SendCopies, StoreCommit, StorePrepare, ToContainer, VerifyPacks
 from holdfast.master.instructions import WriteCheckpoint as Write
 from holdfast.operators.aggregate import StageSpec
@@ -79,10 +82,10 @@ def slice_of(key: int) -> int:
     return key % SLICES
 
 
-def rows_of(batch: Batch, fence: Fence) -> Rows:
+def rows_of(taken: Batch | Range, fence: Fence) -> Rows:
     """What an intake finds: another try finds other rows, as a plan that is not deterministic would."""
-    chance = random.Random(repr((batch, fence)))
-    count = 0 if batch.tick else chance.choice([0, 1, 5, 30])
+    chance = random.Random(repr((taken, fence)))
+    count = 0 if isinstance(taken, Range) and not taken else chance.choice([0, 1, 5, 30])
     return tuple((chance.randrange(KEYS), chance.randrange(10)) for _ in range(count))
 
 
@@ -172,9 +175,9 @@ class ShippedStore(DiskStore):
             raise error
         return error if fate < self.flaky else None
 
-    def tag(self, batch: Batch, fence: Fence, level: int, rows: tuple[int, ...]) -> Tag:
+    def tag(self, taken: Batch | Range, fence: Fence, level: int, rows: tuple[int, ...]) -> Tag:
         """As the intake task would answer: its rows inside, or in a segment that it has written and synced."""
-        found = rows_of(batch, fence)
+        found = rows_of(taken, fence)
         keys, values = np.array([key for key, _ in found], np.int64), np.array([value for _, value in found], np.int64)
         writer = SegmentWriter(SLICES)
         if found:
@@ -182,7 +185,8 @@ class ShippedStore(DiskStore):
             columns = {"_h": keys[order], "k0": keys[order], "v0": values[order]}
             writer.append(0, pa.record_batch(columns), keys[order] % SLICES)
         inside = len(found) % 2 == 0
-        name = "" if inside else segment_name(fence, level, 0, 0)
+        of = replace(fence, epoch=taken.batch_id) if isinstance(taken, Batch) else fence
+        name = "" if inside else segment_name(of, level, 0, 0)
         data = writer.to_bytes()
         if not inside:
             section = self.ledger().section
@@ -192,16 +196,43 @@ class ShippedStore(DiskStore):
         segment = SegmentRef(name, writer.rows, len(data), writer.checksum, 0, 0, input_rows=len(found))
         return unpack(pack(Tag(segment, data if inside else None)), Tag)
 
+    def put_block(self, told: StoreBlock) -> BlockStored:
+        attachments: list[bytes] = []
+        apart: list[tuple[str, bytes]] = []
+        named = replace(told.fence, epoch=told.batch.batch_id)
+        segments = placed(named, 0, told.tags, attachments, apart)
+        invariant(not apart, "few rows fit into a block")
+        ours = Block(told.fence, told.batch, segments, attachments=tuple(attachments))
+        stored = self.ledger().put_block(ours)
+        answer = super().put_block(told)
+        invariant((stored.batch, stored.fence) == (answer.batch, answer.fence), "two contents of a block")
+        return answer
+
+    def tags_of(self, ranges: Ranges) -> tuple[Any, ...]:
+        super().tags_of(ranges)
+        ledger = self.ledger()
+        blocks = [some(ledger.get_block(number), "a block is gone") for number in ranges[FEED].numbers]
+        return tuple(tag for block in blocks for tag in tags_of(block))
+
+    def same_rows(self, epoch: int, rows: tuple[Any, ...]) -> bool:
+        return True  # what is known of a prepare here are the rows of its blocks
+
+    def _rows_taken(self, ranges: Ranges, level: int, fence: Fence) -> Rows:
+        """Of the first level those of blocks, as whoever wrote them found them."""
+        if level > 1:
+            return rows_of(ranges[FEED], fence)
+        return tuple(row for number in ranges[FEED].numbers for row in rows_of(*self.blocks[number][:2]))
+
     def put_prepare(self, told: StorePrepare) -> PrepareStored:
         attachments: list[bytes] = []
         apart: list[tuple[str, bytes]] = []
-        segments = placed(told, attachments, apart)
+        segments = placed(told.fence, told.level, told.tags, attachments, apart)
         invariant(not apart, "few rows fit into a prepare")
         ours = Prepare(told.fence, told.level, told.ranges, segments, clock=0, attachments=tuple(attachments))
         stored = self.ledger().put_prepare(ours)
         content = Prepared(stored.level, stored.fence, stored.ranges)
         key = (stored.fence.epoch, stored.level)
-        known = self.prepares.setdefault(key, (content, rows_of(stored.ranges[FEED], stored.fence)))[0]
+        known = self.prepares.setdefault(key, (content, self._rows_taken(stored.ranges, stored.level, stored.fence)))[0]
         invariant(known == content, f"two contents of prepare {key}")
         return PrepareStored(told.id, content)
 

@@ -411,4 +411,4 @@ def rows_of(running: hf.Run, epoch: int) -> int:
     """How many rows of sources an epoch has: an epoch that is there for a change alone has none."""
     prepare = running._ledger.get_prepare(epoch, 1)
     assert prepare is not None
-    return 0 if prepare.batch.tick else 1
+    return len(prepare.ranges["source"].numbers)

@@ -11,7 +11,12 @@ from __future__ import annotations
 import os
 import signal
 
-PLACES = ("in-intake", "after-segments", "after-prepare", "mid-apply", "mid-sink", "after-sinks", "after-commit")
+PLACES = (
+    *("in-intake", "after-segments", "after-block"),
+    *("after-prepare", "mid-apply", "mid-sink", "after-sinks", "after-commit"),
+)
+# Where a job has sinks straight over its source.
+OVER_SOURCE = ("after-begun", "after-source-sink")
 # Places of what runs beside the epochs: copies of state, slices that come and go.
 MOVING = ("mid-copy", "mid-activate", "mid-demote")
 RING = ("mid-save", "mid-branch")

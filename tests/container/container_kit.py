@@ -20,7 +20,7 @@ from holdfast.container.service import ContainerService
 from holdfast.launch.local import ContainerProcess, ContainerSettings
 from holdfast.launch.process import assembled
 from holdfast.log.ledger import Ledger
-from holdfast.log.records import FEED, Batch, Fence, Manifest, Prepare, SegmentRef
+from holdfast.log.records import FEED, Fence, Manifest, Prepare, Range, SegmentRef
 from holdfast.log.segment import SegmentWriter, segment_name
 from holdfast.log.store import Store
 from holdfast.operators.aggregate import StageSpec
@@ -130,7 +130,7 @@ class World:
         name = segment_name(fence, 1, 0, epoch)
         nbytes = self.ledger.section.write(name, writer.parts())
         ref = SegmentRef(name, writer.rows, nbytes, writer.checksum, 0, epoch)
-        prepare = Prepare(fence, 1, {FEED: Batch("q", epoch - 1, f"offsets of {epoch}")}, (ref,), clock=0)
+        prepare = Prepare(fence, 1, {FEED: Range(epoch, epoch)}, (ref,), clock=0)
         self.prepares[epoch] = self.ledger.put_prepare(prepare)
         return self.prepares[epoch]
 

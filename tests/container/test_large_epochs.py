@@ -16,7 +16,7 @@ from holdfast.container.log_reader import LogReader
 from holdfast.container.slices import HeldSlice, HostedStage, Pieces, count
 from holdfast.container.staging import Staging
 from holdfast.log.ledger import Ledger
-from holdfast.log.records import FEED, Batch, Fence, Prepare, SegmentRef
+from holdfast.log.records import FEED, Fence, Prepare, Range, SegmentRef
 from holdfast.log.segment import Segment, SegmentWriter, segment_name
 from holdfast.log.store import Store
 from holdfast.operators.aggregate import AggregateSpec, Column, StageSpec
@@ -67,7 +67,7 @@ def write(ledger: Ledger, epoch: int, segments: list[Iterator[pa.RecordBatch]]) 
         name = segment_name(fence, 1, partition, partition)
         nbytes = ledger.section.write(name, parts(), sync=False)
         refs.append(SegmentRef(name, writer.rows, nbytes, writer.checksum, partition, partition))
-    return ledger.put_prepare(Prepare(fence, 1, {FEED: Batch("q", epoch - 1, "offsets")}, tuple(refs), clock=0))
+    return ledger.put_prepare(Prepare(fence, 1, {FEED: Range(epoch, epoch)}, tuple(refs), clock=0))
 
 
 def applied(ledger: Ledger, of: StagePlan, prepares: list[Prepare], apply_bytes: int) -> tuple[list[Any], set[str]]:

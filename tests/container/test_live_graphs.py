@@ -37,7 +37,7 @@ from holdfast.log.janitor import Janitor
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import PackWriter, pack_name
 from holdfast.log.past import Past
-from holdfast.log.records import FEED, Batch, Fence, GraphFile, JobFile, Manifest, Prepare, SegmentRef
+from holdfast.log.records import FEED, Fence, GraphFile, JobFile, Manifest, Prepare, Range, SegmentRef
 from holdfast.log.segment import SegmentWriter, segment_name
 from holdfast.log.store import Store
 from holdfast.operators.aggregate import StageSpec
@@ -245,7 +245,7 @@ class History:
         levels = range(1, max(plan.level for plan in self.plans) + 1)
         for level in levels:
             refs = (ref,) if level == 1 else ()
-            prepare = Prepare(fence, level, {FEED: Batch("q", epoch - 1, "")}, refs, clock=0, left_out=self.left_out)
+            prepare = Prepare(fence, level, {FEED: Range(epoch, epoch)}, refs, clock=0, left_out=self.left_out)
             self.ledger.put_prepare(replace(prepare, resets=tuple(self.resets), cuts=tuple(self.cuts)))
         while self.draw.random() < 0.2:  # somebody has raised in it
             self.left_out = self.ledger.leave_out(fence, [*self.left_out, self.draw.choice(there)], "").stages

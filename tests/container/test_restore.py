@@ -24,7 +24,7 @@ from holdfast.container.staging import Staging
 from holdfast.container.threads import ThreadTable
 from holdfast.errors import EpochGone, StoreError
 from holdfast.log.ledger import Ledger
-from holdfast.log.records import FEED, Batch, Fence, GraphFile, JobFile, Prepare, SegmentRef
+from holdfast.log.records import FEED, Fence, GraphFile, JobFile, Prepare, Range, SegmentRef
 from holdfast.log.segment import SegmentWriter, segment_name
 from holdfast.log.store import Store
 from holdfast.operators.aggregate import StageSpec
@@ -74,7 +74,7 @@ class Shop:
         nbytes = self.ledger.section.write(name, writer.parts())
         ref = SegmentRef(name, writer.rows, nbytes, writer.checksum, 0, epoch)
         for level in range(1, levels + 1):
-            ranges = {FEED: Batch("q", epoch - 1, "")}
+            ranges = {FEED: Range(epoch, epoch)}
             self.ledger.put_prepare(Prepare(fence, level, ranges, (ref,) if level == 1 else (), clock=0))
 
     def change(self, epoch: int, *plans: StagePlan, mends: int = 0) -> None:

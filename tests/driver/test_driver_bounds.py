@@ -19,7 +19,7 @@ from holdfast.driver.store import placed
 from holdfast.errors import ContainerError
 from holdfast.launch.fleet import GONE_KEPT, Fleet
 from holdfast.log.ledger import Ledger
-from holdfast.log.records import FEED, Batch, Fence, SegmentRef
+from holdfast.log.records import FEED, Fence, Range, SegmentRef
 from holdfast.log.segment import Segment, SegmentWriter
 from holdfast.log.store import Store
 from holdfast.master import instructions as do
@@ -99,10 +99,10 @@ def test_a_prepare_does_not_grow_with_the_number_of_tasks(tmp_path: Path) -> Non
     tags = tuple(tag(number) for number in range(10))
     assert all(one.rows is not None for one in tags)
     ledger = Ledger(Store(str(tmp_path)), "main")
-    asked = do.StorePrepare(Fence(1, 1, 1), 1, {FEED: Batch("q", 0, "o")}, tags)
+    asked = do.StorePrepare(Fence(1, 1, 1), 1, {FEED: Range(1, 1)}, tags)
     attachments: list[bytes] = []
     apart: list[tuple[str, bytes]] = []
-    refs = placed(asked, attachments, apart, room=3 * tags[0].segment.nbytes)
+    refs = placed(asked.fence, asked.level, asked.tags, attachments, apart, room=3 * tags[0].segment.nbytes)
     for name, rows in apart:
         ledger.section.write(name, [rows])
     assert [ref.inline for ref in refs] == [0, 1, 2, *[None] * 7]

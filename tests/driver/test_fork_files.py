@@ -12,16 +12,17 @@ import pytest
 from holdfast import faults
 from holdfast.driver.fork import fork
 from holdfast.driver.snapshots import _file as snapshot_of
+from holdfast.log.blocks import Block
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import Pack, PackWriter, SliceState, pack_name
 from holdfast.log.past import Past
-from holdfast.log.records import FEED, Batch, Commit, Fence, GraphFile, JobFile, Manifest, Prepare
+from holdfast.log.records import FEED, Batch, Commit, Fence, GraphFile, JobFile, Manifest, Prepare, Range
 from holdfast.log.snapshots import SnapshotFile, Snapshots
 from holdfast.log.store import Store
 
 EPOCH = 7
 FENCE = Fence(2, EPOCH, 1)
-RANGES = {FEED: Batch("q", 6, "{}")}
+RANGES = {FEED: Range(7, 7)}
 
 
 @pytest.fixture
@@ -36,7 +37,9 @@ def told(tmp_path: Path) -> str:
     prepares = (Prepare(FENCE, 1, RANGES, (), 9),)
     notes = {"offsets/6": b"v1\n{}\n{}", "sources/0/6": b"v1"}
     manifest = Manifest(EPOCH, FENCE, packs, (0, 1), "c", 0)
-    found = SnapshotFile(1, 100, None, job, None, manifest, Commit(FENCE, RANGES), prepares, {}, notes)
+    found = SnapshotFile(
+        1, 100, None, job, None, manifest, Commit(FENCE, RANGES), prepares, {}, notes, Batch("q", 6, "{}")
+    )
     assert Snapshots(source).put(found)
     return f"{source.uri}#1"
 
@@ -133,8 +136,9 @@ def test_a_fork_tells_of_no_change_that_it_has_not(tmp_path: Path) -> None:
         past = Past.of(ledger.graphs()).to_dict()
         graph = GraphFile(version, 0, 1, {}, stages, [text], [], [], 0, live=True, former=version - 1, past=past)
         ledger.put_graph(graph)
-        ledger.put_prepare(Prepare(Fence(1, epoch, 1), 1, {FEED: Batch("q", epoch - 1, "")}, (), 9))
-        ledger.put_commit(Commit(Fence(1, epoch, 1), {FEED: Batch("q", epoch - 1, "")}))
+        ledger.put_block(Block(Fence(1, epoch, 1), Batch("q", epoch - 1, "")))
+        ledger.put_prepare(Prepare(Fence(1, epoch, 1), 1, {FEED: Range(epoch, epoch)}, (), 9))
+        ledger.put_commit(Commit(Fence(1, epoch, 1), {FEED: Range(epoch, epoch)}))
 
     change(1, "the first", 7)
     change(2, "the second", 8)

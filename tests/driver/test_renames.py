@@ -19,7 +19,7 @@ from test_upgrade import HIGH, KEYS, KILLED, SECOND, SLICES, TOTAL, VALUES, N, S
 
 from holdfast.driver import upgrade as upgrading
 from holdfast.errors import StoreError
-from holdfast.log.records import FEED, Batch, Commit, Fence, JobFile
+from holdfast.log.records import FEED, Commit, Fence, JobFile, Range
 from holdfast.operators.aggregate import StageSpec
 from holdfast.operators.spec import AggregateSpec
 from holdfast.operators.stage import StagePlan, TimePlan
@@ -88,7 +88,7 @@ class Old(Shop):
             job.apply(prepare, range(SLICES))
             for _, batch in job.reading.outputs(plans[1].name, range(SLICES), epoch, "changed"):
                 closed += batch.to_pylist()
-        self.ledger.put_commit(Commit(Fence(2, epoch, 1), {FEED: Batch("q", epoch - 1, "")}))
+        self.ledger.put_commit(Commit(Fence(2, epoch, 1), {FEED: Range(epoch, epoch)}))
         rows = [
             {"k": row["k"], "end": int(row["window_end"].timestamp()), "n": row["n"], "total": row["total"]}
             for row in closed

@@ -8,9 +8,9 @@ from typing import Any
 
 from test_upgrade import KEYS, SECOND, VALUES, N
 
-from holdfast.driver.start import _timekeeper as timekeeper
+from holdfast.driver.found import _timekeeper as timekeeper
 from holdfast.log.ledger import Ledger
-from holdfast.log.records import FEED, Batch, Commit, Fence, GraphFile, JobFile, Prepare
+from holdfast.log.records import FEED, Commit, Fence, GraphFile, JobFile, Prepare, Range
 from holdfast.log.store import Store
 from holdfast.operators.aggregate import StageSpec
 from holdfast.operators.stage import InputPlan, StagePlan, TimePlan
@@ -30,11 +30,11 @@ def test_a_stage_that_was_split_off_goes_on_from_its_sources_watermark(tmp_path:
     ledger.open_or_create_job(JobFile("j", "hub", {}, 1, 0, stages=[first.to_dict(), one.to_dict()], names={"a": "a"}))
 
     def prepare(epoch: int, level: int, **watermarks: Any) -> None:
-        ledger.put_prepare(Prepare(Fence(1, epoch, 1), level, {FEED: Batch("q", epoch - 1, "")}, (), 9, **watermarks))
+        ledger.put_prepare(Prepare(Fence(1, epoch, 1), level, {FEED: Range(epoch, epoch)}, (), 9, **watermarks))
 
     prepare(1, 1, watermark_after={"first": 70 * SECOND})
     prepare(1, 2, watermark_after={"one/windows": 70 * SECOND})
-    ledger.put_commit(Commit(Fence(1, 1, 1), {FEED: Batch("q", 0, "")}))
+    ledger.put_commit(Commit(Fence(1, 1, 1), {FEED: Range(1, 1)}))
     stages = [stage.to_dict() for stage in (first, one, two)]
     graph = GraphFile(1, 0, 1, {}, stages, [], [], [], 0, live=True, former=0, names={"a": "a"})
     ledger.put_graph(GraphFile(**{**vars(graph), "splits": {"two/windows": "one/windows"}, "splits_at": 2}))

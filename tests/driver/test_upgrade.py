@@ -29,11 +29,12 @@ from holdfast.container.threads import ThreadTable
 from holdfast.driver import upgrade as upgrading
 from holdfast.driver.upgrade import Upgrade
 from holdfast.errors import CorruptionError, FencedError, FunctionError, StoreError
+from holdfast.log.blocks import Block
 from holdfast.log.janitor import Janitor
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import PackWriter, pack_name
 from holdfast.log.past import Past
-from holdfast.log.records import FEED, Batch, Commit, Fence, GraphFile, JobFile, Manifest, Prepare, SegmentRef
+from holdfast.log.records import FEED, Batch, Commit, Fence, GraphFile, JobFile, Manifest, Prepare, Range, SegmentRef
 from holdfast.log.segment import SegmentWriter, segment_name
 from holdfast.log.store import Store
 from holdfast.operators.aggregate import StageSpec
@@ -110,7 +111,8 @@ class Shop:
         for _ in range(count):
             epoch = self.committed + 1
             self.prepare(epoch, fresh_rows(epoch), inputs)
-            self.ledger.put_commit(Commit(Fence(1, epoch, 1), {FEED: Batch("q", epoch - 1, "")}))
+            self.ledger.put_block(Block(Fence(1, epoch, 1), Batch("q", epoch - 1, "")))
+            self.ledger.put_commit(Commit(Fence(1, epoch, 1), {FEED: Range(epoch, epoch)}))
 
     def prepare(self, epoch: int, rows: list[Row], inputs: int = 1) -> Prepare:
         self.rows[epoch] = rows
@@ -136,9 +138,7 @@ class Shop:
         marks = dict.fromkeys(self.timed, epoch * SECOND)
         before = {name: mark - SECOND for name, mark in marks.items()} if epoch > 1 else {}
         return self.ledger.put_prepare(
-            Prepare(
-                fence, 1, {FEED: Batch("q", epoch - 1, "")}, (ref,), 0, watermark_before=before, watermark_after=marks
-            )
+            Prepare(fence, 1, {FEED: Range(epoch, epoch)}, (ref,), 0, watermark_before=before, watermark_after=marks)
         )
 
     @contextmanager
@@ -318,7 +318,7 @@ def test_a_stage_that_looks_into_one_that_goes(shop: Shop) -> None:
     again = replace(looking, operator=LookupSpec(KEYS, VALUES, "young", (Column("n", "bigint"),)))
     for epoch in (1, 2):
         shop.epochs(1)
-        shop.ledger.put_prepare(Prepare(Fence(1, epoch, 1), 2, {FEED: Batch("q", epoch - 1, "")}, (), 0))
+        shop.ledger.put_prepare(Prepare(Fence(1, epoch, 1), 2, {FEED: Range(epoch, epoch)}, (), 0))
     shop.change([OLD, looking], [other, again])
     assert shop.read([other, again], "young") == []
 
@@ -549,7 +549,7 @@ def finish(shop: Shop, plan: StagePlan) -> None:
     with shop.hosted([plan]) as job:
         job.apply(prepare, range(SLICES))
     shop.ledger.mark_applied(Fence(2, 3, 0))
-    shop.ledger.put_commit(Commit(Fence(2, 3, 1), {FEED: Batch("q", 2, "")}))
+    shop.ledger.put_commit(Commit(Fence(2, 3, 1), {FEED: Range(3, 3)}))
     shop.epochs(1)
 
 
@@ -688,7 +688,7 @@ def test_rivals(shop: Shop) -> None:
     shop.change([OLD], [NEW])
     zombie.prepare(3, fresh_rows(3))
     with pytest.raises(StoreError, match=r"version 0 of the job's graph, but graph/0000000001\.json"):
-        shop.ledger.put_prepare(Prepare(Fence(2, 3, 1), 1, {FEED: Batch("q", 2, "")}, (), 0))
+        shop.ledger.put_prepare(Prepare(Fence(2, 3, 1), 1, {FEED: Range(3, 3)}, (), 0))
 
     other = Shop(shop.path.with_name("other"))
     other.epochs(1)

@@ -113,6 +113,9 @@ def build(config: dict[str, Any], spark: SparkSession) -> tuple[hf.Job, dict[str
             streams["two"] = one.key_by("n").agg(keys=hf.count(), sum=hf.sum("total"))
         elif shape == "all":
             streams |= graph(rows, config["out"])
+        elif shape == "over source":
+            rows.select("k", "v").write("parquet", f"{config['out']}/raw", name="raw")
+            rows.select("k").write("json", f"{config['out']}/keys", name="keys")
     one.write("parquet", f"{config['out']}/parquet")
     one.select("k", "n", "total").where("n > 1").write("json", f"{config['out']}/json")
     return job, streams
@@ -213,6 +216,7 @@ def drive(config: dict[str, Any], spark: SparkSession, during: Callable[[hf.Run]
         where=config.get("where", "auto"),
         preaggregate=config.get("preaggregate", "auto"),
         push=config.get("push", "auto"),
+        prefetch=config.get("prefetch", 0),
     )
     try:
         if during is not None:

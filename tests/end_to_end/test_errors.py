@@ -54,7 +54,7 @@ def test_of_udfs_steps_and_sources(tmp_path: Path, spark: SparkSession, capfd: p
         with job.start(**NOW) as run:
             with pytest.raises(hf.SparkError, match=says) as caught:
                 run.await_termination()
-            assert "rows of epoch 1 were read" in caught.value.what
+            assert "rows of block 1 were read" in caught.value.what
             assert len(str(caught.value).splitlines()) == 3
             assert caught.value.details
             assert caught.value.__cause__ is None

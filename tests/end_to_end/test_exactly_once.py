@@ -6,6 +6,7 @@ import os
 import random
 import signal
 from pathlib import Path
+from typing import Any
 
 import incubator
 import pytest
@@ -105,10 +106,11 @@ def test_driver_killed_where_it_matters_most(
 
 
 @pytest.mark.drivers
-def test_driver_killed_at_every_place(tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefetch", [0, 1])
+def test_driver_killed_at_every_place(tmp_path: Path, prefetch: int) -> None:
     """Then in a rescale, when some slices live twice."""
     places = [place for place in faults.PLACES if place != "in-intake"]
-    drill = killed_at(tmp_path, places, 6)
+    drill = killed_at(tmp_path, places, 6, prefetch=prefetch)
     ended = drill.run(rescale={"at": len(places), "to": 3, "die_in": "dual"})
     assert ended.killed, ended.error
     ended = drill.run()
@@ -116,9 +118,24 @@ def test_driver_killed_at_every_place(tmp_path: Path) -> None:
     drill.check()
 
 
-def killed_at(tmp_path: Path, places: list[str], after: int) -> Drill:
+@pytest.mark.drivers
+@pytest.mark.parametrize("prefetch", [0, 1])
+def test_driver_killed_around_a_sink_over_the_source(tmp_path: Path, prefetch: int) -> None:
+    """Between the note of the batch, its sinks and its block: every row is in each of them once."""
+    places = [*faults.OVER_SOURCE, "mid-sink", "after-block"]
+    drill = killed_at(tmp_path, places, 1, shape="over source", prefetch=prefetch)
+    ended = drill.run()
+    assert ended.code == 0, ended.error
+    drill.check()
+    inputs = f"read_parquet('{tmp_path}/input/*.parquet')"
+    raw, keys = (committed_files(tmp_path / "out" / name) for name in ("raw", "keys"))
+    equal(f"SELECT k, v FROM read_parquet({raw})", f"SELECT k, v FROM {inputs}")
+    equal(f"SELECT k::BIGINT AS k FROM read_json({keys})", f"SELECT k FROM {inputs}")
+
+
+def killed_at(tmp_path: Path, places: list[str], after: int, **config: Any) -> Drill:
     """An epoch for each, and some ``after`` them. Each driver goes on where the one before died."""
-    drill = Drill(tmp_path, files=len(places) + after, rows=1500, config={"shape": "all"})
+    drill = Drill(tmp_path, files=len(places) + after, rows=1500, config={"shape": "all", **config})
     drill.plant(*[f"driver@{place}@{number}" for number, place in enumerate(places, 1)])
     for place in places:
         ended = drill.run()

@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 import holdfast as hf
+from holdfast.log.blocks import batch_at
 from holdfast.log.ledger import Ledger
 from holdfast.log.store import Store
 
@@ -99,7 +100,9 @@ def rows_by_epoch(base: Path) -> pa.Table:
     for epoch in range(1, last.fence.epoch + 1):
         prepare = ledger.get_prepare(epoch, 1)
         assert prepare is not None
-        offset = json.loads(prepare.batch.offsets)["logOffset"] + 1
+        batch = batch_at(ledger, prepare.position)
+        assert batch is not None
+        offset = json.loads(batch.offsets)["logOffset"] + 1
         for table in map(pq.read_table, files[read:offset]):
             for name, value in (("e", epoch), ("version", prepare.graph)):
                 table = table.append_column(name, pa.array([value] * len(table), pa.int64()))

@@ -21,11 +21,13 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import holdfast as hf
+from holdfast.log.blocks import standing
 from holdfast.log.ledger import Ledger
 from holdfast.log.store import Store
 
 pytestmark = pytest.mark.spark
-STORES = sorted((Path(__file__).parents[1] / "stores").glob("format-*.tar.xz"))
+KEPT = Path(__file__).parents[1] / "stores"
+STORES = [KEPT / f"format-{number}.tar.xz" for number in (1, 2)]
 ROWS, FIRST_SECOND = 200, 1_767_225_600
 TOTALS, WINDOWS = "source_by_part_agg", "source_by_name_tumbling"
 BEST = f"{TOTALS}_by_last_top_k"
@@ -115,6 +117,37 @@ def test_a_store_of_an_earlier_version_goes_on(tmp_path: Path, spark: SparkSessi
     assert (graph.version, graph.epoch, graph.mends, graph.made_names[0]) == (2, 7, 1, TOTALS)
     for name, (table, epoch) in found.items():
         check(name, table, epoch)
+
+
+@pytest.mark.drivers
+def test_a_store_without_blocks_finishes_its_epoch_and_goes_on_with_blocks(tmp_path: Path, spark: SparkSession) -> None:
+    with tarfile.open(KEPT / "format-3.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    store = str(tmp_path / "store")
+    before = standing(Ledger(Store(store), "main"))
+    assert (before.last, before.position, before.newest) == (7, 7, None)
+    assert before.former is not None
+    assert before.former.batch_id == 7
+    job, streams = draw(spark, store)
+    found = {}
+    with job.start(containers=2, slices=4, safety=hf.Delta(store_every=3)) as run:
+        assert run._shell.wait_for(lambda: run._shell.machine.committed >= 11 or run._shell.failure is not None, 300)
+        run.kill(run.status().containers[0].name)
+        first = run._shell.machine.committed
+        assert run._shell.wait_for(lambda: run._shell.machine.committed >= first + 2, 300)
+        for name, stream in streams.items():
+            state = run.state(stream)
+            found[name] = (state.to_arrow(), state.epoch)
+    for name, (table, epoch) in found.items():
+        check(name, table, epoch)
+    ledger = Ledger(Store(store), "main")
+    first_block = ledger.get_block(8)
+    assert first_block is not None
+    assert first_block.batch == before.former
+    assert first_block.segments == (), "the rows are in the prepare"
+    numbers = ledger.block_numbers()
+    assert numbers == [*range(8, 8 + len(numbers))]
+    assert standing(ledger).unread == ()
 
 
 def start_elsewhere(store: str, faults: Path) -> Ended:

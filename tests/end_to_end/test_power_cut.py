@@ -15,6 +15,7 @@ from kit import Drill, finish
 from power import CannotWatch, Recording, build_shim, rebuild, what_differs
 from pyspark.sql import SparkSession
 
+from holdfast.log.blocks import batch_at
 from holdfast.log.ledger import Ledger
 from holdfast.log.store import Store
 
@@ -45,7 +46,8 @@ class PowerDrill(Drill):
         commits = [ledger.get_commit(epoch) for epoch in range(1, self.report["epoch"] + 1)]
         # One offset behind the other; all sources have as many files, and every epoch takes some of each.
         first = json.JSONDecoder().raw_decode
-        ends = [first(one.batch.offsets)[0]["logOffset"] + 1 for one in commits if one is not None]
+        batches = [batch_at(ledger, one.position) for one in commits if one is not None]
+        ends = [first(batch.offsets)[0]["logOffset"] + 1 for batch in batches if batch is not None]
         assert len(ends) == len(commits)
         assert ends[-1] == self.files, "a file was not taken"
         return [inputs[begin:end] for begin, end in itertools.pairwise([0, *ends])]

@@ -110,7 +110,7 @@ def test_a_newer_format(drill: Drill, go: Runner) -> None:
 
 def test_a_corrupted_segment_that_was_the_only_copy(drill: Drill, go: Runner) -> None:
     go(drill, store_every=100)
-    segment = sorted((drill.base / "store" / "main" / "log").glob("0000000002.*"))[0]
+    segment = sorted((drill.base / "store" / "main" / "log").glob("0000000001.*"))[0]  # named by its batch
     flip(segment)
     before = decided(drill.base / "store")
     more_input(drill, 1)
@@ -133,7 +133,7 @@ def test_a_corrupted_segment_while_live_state_exists(drill: Drill, go: Runner) -
         shell = run._shell
         assert shell.wait_for(lambda: shell.machine.committed >= 2, NEVER)
         assert run.scrub() > 0
-        segment = sorted((drill.base / "store" / "main" / "log").glob("0000000001.*"))[0]
+        segment = sorted((drill.base / "store" / "main" / "log").glob("0000000000.*"))[0]  # named by its batch
         flip(segment)
         with pytest.raises(hf.CorruptionError, match=segment.name):
             run.scrub()

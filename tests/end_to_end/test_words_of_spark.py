@@ -47,7 +47,8 @@ def test_sinks_and_orders_in_sparks_words(tmp_path: Path, spark: SparkSession) -
         assert status.sources["rows"].rows == 100
         assert status.stages["rows_by_g_agg"].safety == "Delta(backups=1, every='3 s', store_every='60 s')"
         assert [(one.name, one.epoch) for one in (*status.jobs, *status.sections)] == [("words", 1), ("main", 1)]
-        assert status.streams == status.snapshots == status.loops == ()
+        assert status.snapshots == status.loops == ()
+        assert (status.streams["source"].blocks, status.streams["source"].backlog) == (status.epoch, 0)
         expected = [(g, 25, 97 + g) for g in range(4)]
         for there in (
             spark.read.parquet(str(tmp_path / "out")),

@@ -22,7 +22,7 @@ from holdfast.container.messages import Host
 from holdfast.errors import ContainerError, CorruptionError, EpochGone, FencedError
 from holdfast.launch.local import ContainerProcess, ContainerSettings
 from holdfast.log.ledger import Ledger
-from holdfast.log.records import FEED, Batch, Fence, Manifest, Prepare, SegmentRef
+from holdfast.log.records import FEED, Fence, Manifest, Prepare, Range, SegmentRef
 from holdfast.log.segment import SegmentWriter, segment_name
 from holdfast.log.store import Store
 from holdfast.operators.aggregate import StageSpec
@@ -80,7 +80,7 @@ class Hosted:
         name = segment_name(fence, 1, 0, epoch)
         nbytes = self.ledger.section.write(name, writer.parts())
         ref = SegmentRef(name, writer.rows, nbytes, writer.checksum, 0, epoch)
-        prepare = Prepare(fence, 1, {FEED: Batch("q", epoch - 1, f"offsets of {epoch}")}, (ref,), clock=0)
+        prepare = Prepare(fence, 1, {FEED: Range(epoch, epoch)}, (ref,), clock=0)
         return writer, name, self.ledger.put_prepare(prepare)
 
     def apply(self, prepare: Prepare) -> Applied:

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import FencedError
 from holdfast.log.ledger import Ledger
-from holdfast.log.records import FEED, Batch, Fence, GraphFile, JobFile, Prepare
+from holdfast.log.records import FEED, Fence, GraphFile, JobFile, Prepare, Range
 from holdfast.log.store import Store
 
 
@@ -25,7 +25,7 @@ def graph(version: int, former: int) -> GraphFile:
 
 
 def prepare(epoch: int, incarnation: int = 1) -> Prepare:
-    return Prepare(Fence(incarnation, epoch, 1), 1, {FEED: Batch("q", epoch - 1, "")}, (), clock=0)
+    return Prepare(Fence(incarnation, epoch, 1), 1, {FEED: Range(epoch, epoch)}, (), clock=0)
 
 
 def test_a_graph_counts_from_the_prepare_on_that_names_it(tmp_path: Path) -> None:

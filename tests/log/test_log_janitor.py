@@ -13,7 +13,7 @@ from holdfast.log import janitor
 from holdfast.log.janitor import GIVEN_UP_SECONDS, Held, Janitor, graphs_may_go, may_go
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import pack_name, parse_pack_name
-from holdfast.log.records import FEED, Batch, Commit, Fence, GraphFile, Manifest, Prepare, Routing, SegmentRef
+from holdfast.log.records import FEED, Commit, Fence, GraphFile, Manifest, Prepare, Range, Routing, SegmentRef
 from holdfast.log.segment import segment_name
 from holdfast.log.store import Store
 
@@ -132,7 +132,7 @@ def test_whatever_is_held_what_a_start_needs_stays() -> None:
 
 def prepare(epoch: int, names: list[str]) -> Prepare:
     refs = tuple(SegmentRef(name, 1, 1, 0, 0, 0) for name in names)
-    return Prepare(Fence(1, epoch, 0), 1, {FEED: Batch("q", epoch - 1, "{}")}, refs, 0)
+    return Prepare(Fence(1, epoch, 0), 1, {FEED: Range(epoch, epoch)}, refs, 0)
 
 
 def test_without_checkpoints_the_log_stays_and_garbage_goes(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_without_checkpoints_the_log_stays_and_garbage_goes(tmp_path: Path) -> N
         ledger.section.write(dead, [b"rows"])
         ledger.put_prepare(prepare(epoch, [good]))
         ledger.mark_applied(Fence(1, epoch, 0))
-        ledger.put_commit(Commit(Fence(1, epoch, 0), {FEED: Batch("q", epoch - 1, "{}")}))
+        ledger.put_commit(Commit(Fence(1, epoch, 0), {FEED: Range(epoch, epoch)}))
     for version in range(1, 31):
         ledger.put_routing(Routing(version, ("a",)))
     ledger.take_ownership("h", 1, "")

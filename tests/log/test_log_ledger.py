@@ -16,7 +16,6 @@ from holdfast.log.ledger import Ledger
 from holdfast.log.pack import pack_name
 from holdfast.log.records import (
     FEED,
-    Batch,
     Commit,
     Fence,
     GraphFile,
@@ -24,6 +23,7 @@ from holdfast.log.records import (
     Manifest,
     Mark,
     Prepare,
+    Range,
     Routing,
     SegmentRef,
 )
@@ -44,11 +44,11 @@ def ledger(store: Store) -> Ledger:
 def prepare(epoch: int, level: int = 1, incarnation: int = 1, attempt: int = 0, tasks: Iterable[int] = ()) -> Prepare:
     fence = Fence(incarnation, epoch, attempt)
     refs = tuple(SegmentRef(segment_name(fence, level, p, t), 1, 1, 1, p, t) for p, t in enumerate(tasks))
-    return Prepare(fence, level, {FEED: Batch("q", epoch - 1, "{}")}, refs, clock=epoch)
+    return Prepare(fence, level, {FEED: Range(epoch, epoch)}, refs, clock=epoch)
 
 
 def commit(epoch: int, incarnation: int = 1) -> Commit:
-    return Commit(Fence(incarnation, epoch, 0), {FEED: Batch("q", epoch - 1, "")})
+    return Commit(Fence(incarnation, epoch, 0), {FEED: Range(epoch, epoch)})
 
 
 def manifest(epoch: int, *containers: str) -> Manifest:

@@ -109,7 +109,7 @@ def test_a_newer_format_is_refused_by_number(monkeypatch: pytest.MonkeyPatch) ->
     with monkeypatch.context() as newer:
         newer.setattr(frames, "FORMAT", 9)
         data = packed()
-    with pytest.raises(FormatError, match="format 9; this one knows 3"):
+    with pytest.raises(FormatError, match="format 9; this one knows 4"):
         Pack.of(data, "p")
 
 

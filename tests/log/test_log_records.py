@@ -15,7 +15,18 @@ from hypothesis import strategies as st
 
 from holdfast.errors import CorruptionError, FormatError
 from holdfast.log import frames, records
-from holdfast.log.records import FEED, Batch, Commit, Fence, JobFile, Manifest, Owner, Prepare, Routing, SegmentRef
+from holdfast.log.records import (
+    FEED,
+    Commit,
+    Fence,
+    JobFile,
+    Manifest,
+    Owner,
+    Prepare,
+    Range,
+    Routing,
+    SegmentRef,
+)
 from holdfast.log.segment import Segment, SegmentWriter
 
 
@@ -28,7 +39,7 @@ def inline_rows() -> bytes:
 PREPARE = Prepare(
     fence=Fence(3, 42, 1),
     level=2,
-    ranges={FEED: Batch("a-query", 41, '{"kafka": {"0": 17}}', tick=2)},
+    ranges={FEED: Range(43, 42)},
     segments=(
         SegmentRef("log/0000000042.2-3-1-00000-17.seg", 10, 1000, 2**32 - 1, 0, 17, None, 12, (0, 2)),
         SegmentRef("", 3, 900, 5, 1, 18, inline=0),
@@ -44,15 +55,13 @@ PREPARE = Prepare(
 )
 EVERY: list[Any] = [
     PREPARE,
-    Prepare(Fence(1, 1, 0), 1, {FEED: Batch("q", 0, "")}, (), 0),
-    Commit(Fence(3, 42, 1), {FEED: Batch("a-query", 41, "digest")}, {"a": 4}, {"files": 7}),
+    Prepare(Fence(1, 1, 0), 1, {FEED: Range(1, 1)}, (), 0),
+    Commit(Fence(3, 42, 1), {FEED: Range(42, 42)}, {"a": 4}, {"files": 7}),
     Owner(3, "host", 4711, "grpc://127.0.0.1:5005", 1_700_000_000_000),
     Routing(7, ("c1", "c2", "c1")),
     Manifest(40, Fence(3, 40, 0), ("checkpoint/a.pack", "checkpoint/b.pack"), (0, 1, 1, 0), "c2"),
     JobFile("an-id", "clicks", {"stages": [{"keys": ["product"], "é": None}]}, 128, 1_700_000_000_000),
-    Commit(
-        Fence(3, 42, 1), {FEED: Batch("a-query", 41, "digest")}, {"files": 41}, feedback={"top": b"rows", "none": b""}
-    ),
+    Commit(Fence(3, 42, 1), {FEED: Range(42, 42)}, {"files": 41}, feedback={"top": b"rows", "none": b""}),
 ]
 IDS = [type(record).__name__ for record in EVERY]
 
@@ -79,7 +88,7 @@ def test_a_newer_format_is_refused_by_number(record: Any, monkeypatch: pytest.Mo
     with monkeypatch.context() as newer:
         newer.setattr(frames, "FORMAT", 9)
         data = (replace(record, format=9) if isinstance(record, JobFile) else record).to_bytes()
-    with pytest.raises(FormatError, match=r"was written by a newer Holdfast \(format 9; this one knows 3\)"):
+    with pytest.raises(FormatError, match=r"was written by a newer Holdfast \(format 9; this one knows 4\)"):
         type(record).from_bytes(data, record.file)
 
 

@@ -219,7 +219,7 @@ def test_a_newer_format_is_refused_by_number(monkeypatch: pytest.MonkeyPatch) ->
     with monkeypatch.context() as newer:
         newer.setattr(frames, "FORMAT", 9)
         data = SegmentWriter(4).to_bytes()
-    with pytest.raises(FormatError, match=r"s was written by a newer Holdfast \(format 9; this one knows 3\)"):
+    with pytest.raises(FormatError, match=r"s was written by a newer Holdfast \(format 9; this one knows 4\)"):
         Segment.open(data, "s")
 
 

@@ -14,13 +14,13 @@ from holdfast.errors import CorruptionError, FormatError, StoreError
 from holdfast.log.janitor import Held, Janitor, may_go
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import pack_name
-from holdfast.log.records import FEED, Batch, Commit, Fence, GraphFile, JobFile, Manifest, Prepare
+from holdfast.log.records import FEED, Commit, Fence, GraphFile, JobFile, Manifest, Prepare, Range
 from holdfast.log.snapshots import SnapshotFile, Snapshots
 from holdfast.log.store import Store
 
 FENCE = Fence(2, 7, 1)
 PACKS = (pack_name(FENCE, "a"), pack_name(FENCE, "b"))
-RANGES = {FEED: Batch("q", 6, "{}")}
+RANGES = {FEED: Range(7, 7)}
 
 
 def snapshot(number: int, until: int | None = None) -> SnapshotFile:

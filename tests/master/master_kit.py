@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.log.records import FEED, Batch, Ranges
+from holdfast.log.records import FEED, Batch, Range, Ranges
 from holdfast.master.events import (
     Activated,
     Answer,
@@ -14,6 +14,7 @@ from holdfast.master.events import (
     CopiesSent,
     Demoted,
     Dropped,
+    EpochWanted,
     Event,
     IntakeDone,
     ManifestStored,
@@ -28,12 +29,13 @@ from holdfast.master.events import (
     Started,
     Undone,
 )
-from holdfast.master.feed import BatchOffered, Fed
 from holdfast.master.instructions import (
     Activate,
     Apply,
     Demote,
     DropCopies,
+    EpochCommitted,
+    EpochPrepared,
     Forget,
     Gather,
     Instruction,
@@ -60,8 +62,9 @@ def batch(number: int, offsets: str | None = None, query: str = "q") -> Batch:
     return Batch(query, number, offsets or f"offsets {number}")
 
 
-def taking(number: int, offsets: str | None = None, query: str = "q") -> Ranges:
-    return {FEED: batch(number, offsets, query)}
+def taking(number: int) -> Ranges:
+    """What the epoch takes that has the block of batch ``number``."""
+    return {FEED: Range(number + 1, number + 1)}
 
 
 def success(instruction: Instruction) -> Answer:
@@ -121,14 +124,14 @@ class Play:
         if every := started.pop("checkpoint_every", None):
             facts["safety"] = Terms(store_every=Interval(epochs=int(str(every))))
         self.master = master()
-        self._fed = Fed(self.master)
         self.open: list[Instruction] = []
         self.asked: list[Instruction] = []
         self.tell(Started(containers=containers, **{**facts, **started}))
 
     def tell(self, *events: Event) -> list[Instruction]:
         """What the master asks for because of these events."""
-        new = [instruction for event in events for instruction in self._fed.handle(event)]
+        new = [one for event in events for one in self.master.handle(event)]
+        new = [one for one in new if not isinstance(one, EpochPrepared | EpochCommitted)]
         self.asked += new
         self.open += [instruction for instruction in new if instruction.answered]
         return new
@@ -137,8 +140,9 @@ class Play:
         self.tell(*(ContainerJoined(container) for container in containers))
         return self
 
-    def offer(self, number: int, offsets: str | None = None) -> Play:
-        self.tell(BatchOffered(batch(number, offsets)))
+    def offer(self, number: int) -> Play:
+        """There is a block of that batch: an epoch is wanted that takes it."""
+        self.tell(EpochWanted(taking(number)))
         return self
 
     def take(self, kind: type[Instruction], **fields: object) -> Instruction:

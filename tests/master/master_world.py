@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from master_kit import success
 
 from holdfast.errors import HoldfastError, StoreError
+from holdfast.log.blocks import unreadable
 from holdfast.log.records import FEED, Batch
 from holdfast.master.events import (
     Clock,
@@ -28,14 +29,29 @@ from holdfast.master.events import (
     EpochUnwanted,
     Event,
     Failed,
+    GoOn,
     IntakeDone,
     MoveWanted,
     OwnerSeen,
     ReadySeen,
     ScaleWanted,
+    SinkDone,
     Started,
 )
-from holdfast.master.feed import BatchOffered, FailBatch, Fed, FinishBatch, RefuseBatch
+from holdfast.master.fed import Fed
+from holdfast.master.feed import (
+    BatchOffered,
+    BeginBatch,
+    FailBatch,
+    Feed,
+    FindBlock,
+    FinishBatch,
+    OfferUnwanted,
+    RefuseBatch,
+    RunSourceSink,
+    StoreBlock,
+    TakeIn,
+)
 from holdfast.master.instructions import (
     Apply,
     CutLog,
@@ -57,6 +73,7 @@ from holdfast.master.instructions import (
     VerifyPacks,
 )
 from holdfast.master.machine import Master
+from holdfast.master.pump import DecideFailed, EndEpochs, EpochsOver, Pump, PumpLet, TickWanted
 from holdfast.safety.intervals import Interval
 from holdfast.safety.policies import Terms
 from holdfast.safety.shards import Cut
@@ -84,6 +101,7 @@ class Job:
 class Driver:
     fed: Fed
     incarnation: int
+    layout: str = ""
     containers: dict[str, Container] = field(default_factory=dict)
     jobs: list[Job] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
@@ -109,14 +127,26 @@ class World:
         checkpoint_every: int = 2,
         backups: int = 0,
         ring: bool = False,
+        source_sinks: int = 0,
+        prefetch: int = 0,
+        feed: Callable[[], Feed] = Feed,
+        pump: Callable[[], Pump] = Pump,
+        store: type[Store] = Store,
+        unreadable: Callable[[Mapping[int, str], str], list[int]] = unreadable,
     ) -> None:
         self.levels, self.slices = levels, slices
         self.ring = ring
         shards = Cut(2, 2) if ring else None
         self.safety = Terms(backups, Interval(epochs=2), Interval(epochs=checkpoint_every), shards=shards)
         self.now = 0.0
-        self.store = Store(levels, slices, tuple(f"sink {number}" for number in range(sinks)))
-        self.new_master = master
+        self.layout = "first"
+        """Of the job as it is drawn now: whoever starts takes blocks in for that."""
+        self.layouts: dict[int, str] = {}
+        self.unreadable = unreadable
+        self.store = store(levels, slices, tuple(f"sink {number}" for number in range(sinks)))
+        self.store.source_sinks = tuple(f"source sink {number}" for number in range(source_sinks))
+        self.store.prefetch = prefetch
+        self.new_master, self.new_feed, self.new_pump = master, feed, pump
         self.drivers: list[Driver] = []
         self.names = 0
 
@@ -126,11 +156,17 @@ class World:
 
     # ---------------------------------------------------------------------------------------- things to do
 
-    def start_driver(self) -> None:
+    def start_driver(self, forgotten: int = 0) -> None:
+        """Spark syncs none of its files: it may have ``forgotten`` its last batches."""
         store = self.store
+        unread = {number: self.layouts[number] for number in store.blocks if number > store.position}
+        if self.unreadable(unread, self.layout):
+            self.layout = next(iter(unread.values()))  # somebody starts it as it was, until they are read
         store.owner += 1
-        driver = Driver(Fed(self.new_master()), store.owner, next_batch=store.spark_committed + 1)
+        fed = Fed(self.new_master(), self.new_feed(), self.new_pump())
+        driver = Driver(fed, store.owner, layout=self.layout, next_batch=max(store.spark_committed + 1 - forgotten, 0))
         self.drivers.append(driver)
+        self.tell(driver, store.feed_started(store.owner))
         started = Started(
             incarnation=store.owner,
             levels=self.levels,
@@ -149,6 +185,7 @@ class World:
             sinks_after={"sink 1": "sink 0"} if len(store.sinks) == 3 else {},
         )
         self.tell(driver, started)
+        self.tell(driver, PumpLet())
 
     def crash(self, driver: Driver) -> None:
         self.drivers.remove(driver)
@@ -166,11 +203,10 @@ class World:
         container.alive = not really
         driver.events.append(ContainerLost(container.name))
 
-    def offer(self, driver: Driver, *, tick: bool = False) -> None:
-        """Spark's next batch, or an epoch without rows; one that was prepared goes first, whoever asks."""
+    def offer(self, driver: Driver) -> None:
+        """Spark's next batch."""
         if driver.offered is None and not driver.stopped:
-            batch = driver.fed.feed.unfinished_tick or (driver.fed.feed.next_tick if tick else None)
-            driver.offered = batch or spark_batch(driver.next_batch)
+            driver.offered = spark_batch(driver.next_batch)
             driver.events.append(BatchOffered(driver.offered))
 
     def deliver(self, driver: Driver, event: Event, *, again: bool = False) -> None:
@@ -192,21 +228,20 @@ class World:
                 driver.containers[container].alive = False
             case TellPeople(text=text):
                 assert "put out" not in text, f"dual mode saw unlike outputs: {text}"
-            case FinishBatch(batch, epoch):
-                assert batch.done_by(store.commits[epoch][1][FEED]), "finished without a commit"
+            case FinishBatch(batch):
+                store.check_finished(instruction)
                 if driver.offered == batch:
                     driver.offered = None
-                    if not batch.tick:
-                        driver.next_batch = batch.batch_id + 1
-                        store.spark_committed = max(store.spark_committed, batch.batch_id)
+                    driver.next_batch = batch.batch_id + 1
             case FailBatch(batch):
                 if driver.offered == batch:
                     driver.offered = None
-            case RefuseBatch(batch=batch):
-                # An older driver may have prepared something else meanwhile: that is finished first.
-                assert batch.tick or driver.fed.feed.unfinished_tick, f"refused: {instruction.error()}"
-                if driver.offered == batch:
-                    driver.offered = None
+            case RefuseBatch():
+                raise AssertionError(f"refused: {instruction.error()}")
+            case DecideFailed(error):
+                driver.events.append(EpochsOver(error))
+            case EndEpochs():
+                driver.events.append(GoOn())  # a person starts the job again, so to say
             case Stop(successor=successor):
                 assert store.owner >= successor > driver.incarnation
                 driver.stopped, driver.offered = True, None
@@ -244,10 +279,26 @@ class World:
         """The job's answer; None if it has to wait, or has more to do."""
         store, instruction, to = self.store, job.instruction, job.instruction.id
         match instruction:
+            case TakeIn(fence=fence, batch=batch):
+                return IntakeDone(to, ((batch.offsets, fence),))
+            case BeginBatch():
+                return store.begin(instruction)
+            case RunSourceSink():
+                store.give(instruction)
+                return SinkDone(to)
+            case StoreBlock():
+                self.layouts.setdefault(instruction.fence.epoch, driver.layout)
+                return store.put_block(instruction)
+            case FindBlock():
+                return store.find_block(instruction)
+            case RunIntake(level=1, ranges=ranges):
+                tags = store.tags_of(ranges)
+                assert {self.layouts[number] for number in ranges[FEED].numbers} <= {driver.layout}, "another layout"
+                return IntakeDone(to, tags)
             case RunIntake(fence=fence, level=level, ranges=ranges):
-                if level > 1 and not self.scan(driver, job, fence.epoch, level - 1):
+                if not self.scan(driver, job, fence.epoch, level - 1):
                     return None
-                return IntakeDone(to, ((ranges[FEED].offsets, tuple(job.scanned), fence),))
+                return IntakeDone(to, ((ranges[FEED], tuple(job.scanned), fence),))
             case StorePrepare():
                 return store.put_prepare(instruction)
             case RunSink(fence=fence, sink=sink):
@@ -353,7 +404,9 @@ class World:
             case "join":
                 self.join(driver)
             case "offer":
-                self.offer(driver, tick=chance.random() < 0.3)
+                if chance.random() < 0.3:
+                    driver.events.append(TickWanted())
+                self.offer(driver)
             case "time":
                 self.pass_time(driver)
             case "event":
@@ -392,7 +445,7 @@ class World:
             case "lose" if containers:
                 self.lose(driver, chance.choice(containers), really=chance.random() < 0.7)
             case "unwanted":
-                self.tell(driver, EpochUnwanted(FAULT))
+                self.tell(driver, EpochUnwanted(FAULT) if chance.random() < 0.5 else OfferUnwanted(FAULT))
             case "wish":
                 self.wish(driver, chance)
             case "standby":
@@ -400,7 +453,7 @@ class World:
             case "crash":
                 self.crash(driver)
             case "takeover" if len(self.drivers) < 2:
-                self.start_driver()
+                self.start_driver(chance.randrange(3))
             case "ready" if containers:  # the ring suspects somebody, rightly or not, before the master does
                 self.make_ready(chance.choice(containers), chance.randrange(self.slices))
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from master_kit import Play, batch, success
+from master_kit import Play, success
 
 from benchmarks.kit import baselines
 from holdfast.master.events import MoveWanted
-from holdfast.master.feed import FinishBatch
-from holdfast.master.instructions import Demote, RunIntake, SendCopies
+from holdfast.master.instructions import Demote, EpochDone, RunIntake, SendCopies
 
 
 def test_stop_and_copy_holds_the_next_epoch_until_state_is_there() -> None:
@@ -21,5 +20,5 @@ def test_stop_and_copy_holds_the_next_epoch_until_state_is_there() -> None:
     play.run()
     assert play.master.routing.table == ("b",) * 4
     assert [type(one) for one in play.asked if isinstance(one, Demote | RunIntake)][-2:] == [Demote, RunIntake]
-    assert play.asked_for(FinishBatch)[-1] == FinishBatch(batch(1), 2)
+    assert play.asked_for(EpochDone)[-1] == EpochDone(2)
     baselines.go_on(play.master)

@@ -5,12 +5,19 @@ from __future__ import annotations
 import random
 
 import pytest
-from master_kit import Play, batch, success
+from master_kit import Play, success
 
 from holdfast.invariants import Impossible
 from holdfast.master.events import ContainerLost, GraphChanged
-from holdfast.master.feed import FinishBatch
-from holdfast.master.instructions import Apply, Instruction, RunIntake, RunSink, StoreCommit, StorePrepare
+from holdfast.master.instructions import (
+    Apply,
+    EpochDone,
+    Instruction,
+    RunIntake,
+    RunSink,
+    StoreCommit,
+    StorePrepare,
+)
 
 
 def ready(**started: object) -> Play:
@@ -52,7 +59,7 @@ def test_slices_that_are_on_their_way_back_come_to_the_epoch_before(levels: tupl
     play.offer(1)
     assert all(one in play.open for one in held)
     play.run()
-    assert play.asked[-1] == FinishBatch(batch(1), 2)
+    assert play.asked[-1] == EpochDone(2)
     assert levels_of(play) == [(2, level) for level in range(1, after + 1)]
     applied = [one for one in play.asked_for(Apply) if one.fence.epoch == 2]  # type: ignore[attr-defined]
     assert {one.level for one in applied} == {*range(1, after + 1)}  # type: ignore[attr-defined]
@@ -79,5 +86,5 @@ def test_random_changes_with_losses_and_moves(seed: int) -> None:
                 play.join(living[-1])
                 continue
             play.tell(success(play.open.pop(draw.randrange(len(play.open)))))
-        assert FinishBatch(batch(number), number + 1) in play.asked
+        assert EpochDone(number + 1) in play.asked
         assert levels_of(play) == [(number + 1, level) for level in range(1, levels + 1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from master_kit import Play, batch, success
+from master_kit import Play, success
 from planted_masters import (
     CopiesAnEpochInFlight,
     DoesNotWaitUntilAllIsForgotten,
@@ -31,7 +31,6 @@ from holdfast.master.events import (
     MoveWanted,
     ScaleWanted,
 )
-from holdfast.master.feed import FailBatch, FinishBatch
 from holdfast.master.instructions import (
     Activate,
     Apply,
@@ -39,6 +38,8 @@ from holdfast.master.instructions import (
     DropCopies,
     EndContainer,
     EndRun,
+    EpochDone,
+    EpochFailed,
     Forget,
     Instruction,
     NeedContainers,
@@ -149,7 +150,7 @@ def test_more_losses_than_backups_come_from_the_store() -> None:
     assert restored == only_there
     assert not restored & activated
     play.run().commit(1)
-    assert play.asked_for(FinishBatch) == [FinishBatch(batch(1), 2)]
+    assert play.asked_for(EpochDone) == [EpochDone(2)]
 
 
 def test_a_copy_that_cannot_be_activated_is_restored_instead() -> None:
@@ -158,7 +159,7 @@ def test_a_copy_that_cannot_be_activated_is_restored_instead() -> None:
     failed = play.take(Activate, container="b")
     assert Restore("b", Fence(1, 2, 0), failed.slices, 1, 0) in play.tell(Failed(failed.id, BOOM))
     assert not any("b" in play.master.holders(number) for number in failed.slices)
-    assert not play.run().commit(1).asked_for(FailBatch)
+    assert not play.run().commit(1).asked_for(EpochFailed)
     assert play.master.whole
 
 
@@ -181,9 +182,9 @@ def test_the_epoch_in_flight_goes_on_over_a_recovery_from_copies(at: type, level
     lose(play, "a")
     play.run()
     assert [one.level for one in play.asked_for(RunIntake)] == [*range(1, levels + 1)]
-    assert not play.asked_for(FailBatch)
+    assert not play.asked_for(EpochFailed)
     assert not play.asked_for(Restore)
-    assert play.asked_for(FinishBatch) == [FinishBatch(batch(1), 2)]
+    assert play.asked_for(EpochDone) == [EpochDone(2)]
 
 
 def test_a_lost_container_is_replaced_when_the_epoch_is_over() -> None:
@@ -306,7 +307,7 @@ def test_an_epoch_does_not_wait_for_a_destination() -> None:
     play.run().offer(1).run(until=Apply)
     shadow = play.take(Apply, container="b", slices=frozenset({0}))
     play.run()
-    assert play.asked_for(FinishBatch) == [FinishBatch(batch(1), 2)]
+    assert play.asked_for(EpochDone) == [EpochDone(2)]
     assert play.master.routing.table == ("a", "b"), "it is not there yet"
     play.tell(success(shadow))
     play.run().commit(2)
@@ -445,7 +446,7 @@ def test_unlike_outputs_give_the_move_up_and_tell_people() -> None:
     assert "put out 000000aa on a and 000000bb on b in epoch 2: it stays on a" in news.text
     play.run().commit(2)
     assert play.master.routing.table == ("a", "b")
-    assert play.asked_for(FinishBatch) == [FinishBatch(batch(1), 2), FinishBatch(batch(2), 3)]
+    assert play.asked_for(EpochDone) == [EpochDone(2), EpochDone(3)]
 
 
 @pytest.mark.parametrize("first", ["a", "b"])
@@ -494,7 +495,7 @@ def test_a_source_lost_in_a_move(phase: Phase) -> None:
         assert not play.asked_for(Activate), "it is at work on it, or done"
     play.run().commit(1, 2)
     assert play.master.whole
-    assert not play.asked_for(FailBatch)
+    assert not play.asked_for(EpochFailed)
 
 
 @pytest.mark.parametrize("phase", list(Phase))
@@ -506,7 +507,7 @@ def test_a_destination_lost_in_a_move(phase: Phase) -> None:
     play.run().commit(1, 2)
     assert play.master.whole
     assert 0 not in play.master._elastic.moves.of
-    assert play.asked_for(FinishBatch)[-1] == FinishBatch(batch(2), 3)
+    assert play.asked_for(EpochDone)[-1] == EpochDone(3)
 
 
 @pytest.mark.parametrize("lost", ["a", "b"])
@@ -517,7 +518,7 @@ def test_a_loss_while_both_apply(lost: str) -> None:
     assert play.master.owner(0) == ("b" if lost == "a" else "a")
     assert not [one for one in play.asked_for(Restore) if 0 in one.slices]
     assert [one.level for one in play.asked_for(RunIntake)] == [1]
-    assert play.asked_for(FinishBatch) == [FinishBatch(batch(1), 2)]
+    assert play.asked_for(EpochDone) == [EpochDone(2)]
 
 
 @pytest.mark.parametrize("phase", [Phase.REBUILD, Phase.DUAL])
@@ -526,7 +527,7 @@ def test_source_and_destination_lost_at_once(phase: Phase) -> None:
     lose(play, "a", "b")
     assert play.master.routing.table == ("c",) * 3
     play.run().commit(1)
-    assert play.asked_for(FinishBatch) == [FinishBatch(batch(1), 2)]
+    assert play.asked_for(EpochDone) == [EpochDone(2)]
 
 
 def test_a_failed_epoch_makes_destinations_start_over() -> None:
@@ -536,7 +537,7 @@ def test_a_failed_epoch_makes_destinations_start_over() -> None:
     play.run()
     assert play.asked_for(Undo), "the owners take it back"
     assert Forget("b", Fence(1, 2, 1), frozenset({0})) in play.asked
-    assert play.asked_for(FailBatch) == [FailBatch(batch(1), RAISED)]
+    assert play.asked_for(EpochFailed) == [EpochFailed(RAISED)]
     assert play.master._elastic.moves.of[0].phase is Phase.COPY
     play.forget()
     assert not any(isinstance(one, SendCopies) for one in tick(play, AGAIN_SECONDS - 0.1))
@@ -551,8 +552,8 @@ def test_a_destination_on_which_applying_raises_does_not_concern_the_owner() -> 
     shadow = play.take(Apply, container="b", slices=frozenset({0}))
     assert play.tell(Failed(shadow.id, RAISED)) == [Forget("b", Fence(1, 2, 1), frozenset({0}))]
     play.run()
-    assert not play.asked_for(FailBatch)
-    assert play.asked_for(FinishBatch) == [FinishBatch(batch(1), 2)]
+    assert not play.asked_for(EpochFailed)
+    assert play.asked_for(EpochDone) == [EpochDone(2)]
     assert play.master.owner(0) == "a"
 
 
@@ -595,7 +596,7 @@ def test_a_backup_that_lags_is_waited_for_by_nobody() -> None:
     late = play.take(SendCopies, container="a")
     play.run().commit(2, 3, 4)
     assert [one.container for one in play.asked_for(SendCopies)].count("a") == 1, "one at a time"
-    assert play.asked_for(FinishBatch)[-1] == FinishBatch(batch(4), 5)
+    assert play.asked_for(EpochDone)[-1] == EpochDone(5)
     play.tell(success(late))
     assert play.asked_for(SendCopies)[-1] == SendCopies(
         "a", Fence(1, 6, 0), frozenset({0}), 5, (("b", frozenset({0})),)
@@ -651,13 +652,13 @@ def test_copies_that_nobody_wants_any_more_are_dropped() -> None:
 
 def test_sync_returns_to_spark_when_everything_is_in_the_store() -> None:
     play = Play(safety=Terms(store_every=Interval(epochs=2), blocking=True)).join("a", "b").run().commit(0)
-    assert play.asked_for(FinishBatch) == [FinishBatch(batch(0), 1)]
+    assert play.asked_for(EpochDone) == [EpochDone(1)]
     play.forget().offer(1).run(until=WriteCheckpoint)
     assert play.master.committed == 2
     play.run(until=StoreManifest)
-    assert not play.asked_for(FinishBatch)
+    assert not play.asked_for(EpochDone)
     manifest = play.take(StoreManifest)
-    assert FinishBatch(batch(1), 2) in play.tell(success(manifest))
+    assert EpochDone(2) in play.tell(success(manifest))
 
 
 @pytest.mark.parametrize("trouble", ["failed", "lost"])
@@ -666,9 +667,9 @@ def test_sync_does_not_wait_for_a_checkpoint_that_was_given_up(trouble: str) -> 
     play.offer(0).run(until=WriteCheckpoint)
     writing = play.take(WriteCheckpoint, container="b")
     new = play.tell(Failed(writing.id, BOOM)) if trouble == "failed" else lose(play, "b")
-    assert FinishBatch(batch(0), 1) in new
+    assert EpochDone(1) in new
     play.run().commit(1)
-    assert play.asked_for(FinishBatch)[-1] == FinishBatch(batch(1), 2)
+    assert play.asked_for(EpochDone)[-1] == EpochDone(2)
 
 
 def test_checkpoints_by_the_clock() -> None:
@@ -707,7 +708,7 @@ def test_a_container_that_verifies_packs_does_not_leave() -> None:
     play.tell(success(verifying))
     play.run()
     assert play.asked_for(EndContainer) == [EndContainer("c")]
-    assert play.asked_for(FinishBatch) == [FinishBatch(batch(0), 1)]
+    assert play.asked_for(EpochDone) == [EpochDone(1)]
 
 
 def test_moves_and_updates_of_copies_take_turns() -> None:

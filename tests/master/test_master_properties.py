@@ -42,8 +42,17 @@ class Masters(RuleBasedStateMachine):
 
     ring = False
 
-    @initialize(levels=st.integers(1, 3), sinks=st.integers(0, 3), every=st.integers(1, 3), backups=st.integers(0, 2))
-    def begin(self, levels: int, sinks: int, every: int, backups: int) -> None:
+    @initialize(
+        levels=st.integers(1, 3),
+        sinks=st.integers(0, 3),
+        every=st.integers(1, 3),
+        backups=st.integers(0, 2),
+        source_sinks=st.integers(0, 2),
+        prefetch=st.integers(0, 1),
+    )
+    def begin(
+        self, levels: int, sinks: int, every: int, backups: int, source_sinks: int = 0, prefetch: int = 0
+    ) -> None:
         self.world = World(
             self.master,
             levels=levels,
@@ -51,6 +60,8 @@ class Masters(RuleBasedStateMachine):
             checkpoint_every=every,
             backups=0 if self.ring else backups,
             ring=self.ring,
+            source_sinks=source_sinks,
+            prefetch=prefetch,
         )
         self.world.start_driver()
 
@@ -138,9 +149,9 @@ class Masters(RuleBasedStateMachine):
         self.world.crash(self.driver(which))
 
     @precondition(lambda self: len(self.world.drivers) < 2)
-    @rule()
-    def another_driver_starts(self) -> None:
-        self.world.start_driver()
+    @rule(forgotten=st.integers(0, 2))
+    def another_driver_starts(self, forgotten: int) -> None:
+        self.world.start_driver(forgotten)
 
     # Promises.
 
@@ -239,7 +250,7 @@ def find(planted: type[Master], noticed: str, on_ring: bool = False) -> None:
         (LevelsTooEarly, "too early|before every slice applied"),
         (HealsHalfway, "found no output|slice . at|put away"),
         (ForgetsToUndo, "slice . at"),
-        (FinishesBeforeTheCommit, "KeyError"),
+        (FinishesBeforeTheCommit, "finished without a commit|KeyError"),
         (CutsTooMuch, "cut at the newest checkpoint"),
         (BelievesLateAnswers, "found no output|slice . at|put away|no progress"),
         (RestoresTooLittle, "found no output|slice . at|put away|the epoch is gone"),

@@ -3,18 +3,20 @@
 from dataclasses import replace
 
 import pytest
-from master_kit import Play, batch, success, taking
+from master_kit import Play, success, taking
 
 from holdfast.errors import CorruptionError, FunctionError, StoreError
 from holdfast.invariants import Impossible
-from holdfast.log.records import Fence
+from holdfast.log.records import FEED, Fence, Range
 from holdfast.master.events import (
     Applied,
     CheckpointWanted,
     CommitStored,
     ContainerJoined,
     ContainerLost,
+    DoneWanted,
     EpochUnwanted,
+    EpochWanted,
     Failed,
     IntakeDone,
     OwnerSeen,
@@ -23,11 +25,12 @@ from holdfast.master.events import (
     Routing,
     Started,
 )
-from holdfast.master.feed import BatchOffered, FailBatch, FinishBatch, Refusal, RefuseBatch
 from holdfast.master.instructions import (
     Apply,
     CutLog,
     EndContainer,
+    EpochDone,
+    EpochFailed,
     NeedContainers,
     Restore,
     RunIntake,
@@ -91,12 +94,12 @@ def test_every_epoch_goes_intake_prepare_apply_sinks_commit_finish() -> None:
         RunSink(fence, "files", last=False),
         RunSink(fence, "console"),
         StoreCommit(fence, taking(0)),
-        FinishBatch(batch(0), 1),
+        EpochDone(1),
     ]
     assert play.master.committed == 1
     play.forget().commit(1)
     assert play.asked[0] == RunIntake(Fence(1, 2, 1), 1, taking(1))
-    assert play.asked[-1] == FinishBatch(batch(1), 2)
+    assert play.asked[-1] == EpochDone(2)
 
 
 def test_sinks_run_side_by_side_as_many_as_may_and_the_commit_waits_for_all() -> None:
@@ -116,19 +119,19 @@ def test_when_one_of_several_sinks_fails_those_beside_it_end_and_need_not_be_run
     a, b, c = (play.take(RunSink, sink=name) for name in "abc")
     assert play.tell(Failed(b.id, BOOM)) == [], "nor does the next one begin"
     assert play.tell(success(a)) == []
-    assert play.tell(success(c)) == [FailBatch(batch(0), BOOM)]
+    assert play.tell(success(c)) == [EpochFailed(BOOM)]
     play.forget().offer(0).run()
     assert [one.sink for one in play.asked_for(RunSink)] == ["b", "d"]
-    assert play.names()[-2:] == ["StoreCommit", "FinishBatch"]
+    assert play.names()[-2:] == ["StoreCommit", "EpochDone"]
 
 
 def test_a_stop_gives_up_all_sinks_that_run() -> None:
     play = ready(sinks=("a", "b"), sinks_at_once=2).offer(0).run(until=RunSink)
     a, b = (play.take(RunSink, sink=name) for name in "ab")
     play.tell(Failed(a.id, ValueError("of the sink")))
-    assert play.tell(EpochUnwanted(BOOM)) == [FailBatch(batch(0), BOOM)]
+    assert play.tell(EpochUnwanted(BOOM)) == [EpochFailed(BOOM)]
     assert not play.master.awaits(b), "the shell cancels it"
-    assert play.forget().offer(0).run().asked[-1] == FinishBatch(batch(0), 1)
+    assert play.forget().offer(0).run().asked[-1] == EpochDone(1)
 
 
 def test_a_sink_without_rows_is_not_called_and_keeps_its_number() -> None:
@@ -169,13 +172,13 @@ def test_a_level_begins_when_every_slice_has_applied_the_one_before() -> None:
         *["RunIntake", "StorePrepare", "Apply", "Apply"] * 2,
         "RunSink",
         "StoreCommit",
-        "FinishBatch",
+        "EpochDone",
     ]
 
 
 def test_a_job_without_sinks_commits_after_apply() -> None:
     play = ready(sinks=()).commit(0)
-    assert play.names()[-3:] == ["Apply", "StoreCommit", "FinishBatch"]
+    assert play.names()[-3:] == ["Apply", "StoreCommit", "EpochDone"]
 
 
 def test_intake_does_not_wait_for_containers_but_apply_does() -> None:
@@ -185,7 +188,7 @@ def test_intake_does_not_wait_for_containers_but_apply_does() -> None:
     assert play.names()[-1] == "StorePrepare"
     assert play.master.phase == "apply"
     play.join("a", "b").run()
-    assert play.asked[-1] == FinishBatch(batch(0), 1)
+    assert play.asked[-1] == EpochDone(1)
 
 
 # ----------------------------------------------------------------------------------------- begin, again
@@ -193,12 +196,12 @@ def test_intake_does_not_wait_for_containers_but_apply_does() -> None:
 
 def test_a_committed_batch_returns_at_once() -> None:
     play = ready().commit(0).forget()
-    assert play.tell(BatchOffered(batch(0))) == [FinishBatch(batch(0), 1)]
+    assert play.tell(DoneWanted()) == [EpochDone(1)]
 
 
 def test_after_a_restart_a_committed_batch_returns_at_once() -> None:
     play = Play(incarnation=2, committed=7, ranges=taking(3))
-    assert play.tell(BatchOffered(batch(3))) == [FinishBatch(batch(3), 7)]
+    assert play.tell(DoneWanted()) == [EpochDone(7)]
 
 
 def test_after_a_restart_every_slice_is_restored_to_the_committed_epoch() -> None:
@@ -220,7 +223,7 @@ def test_after_a_restart_prepared_levels_are_applied_without_intake(prepared: in
     play.offer(7).run()
     assert [one.level for one in play.asked_for(RunIntake)] == list(range(prepared + 1, 3))
     assert [one.level for one in play.asked_for(Apply)] == [1, 1, 2, 2]
-    assert play.asked[-1] == FinishBatch(batch(7), 8)
+    assert play.asked[-1] == EpochDone(8)
 
 
 def test_after_a_restart_a_sink_that_is_known_to_have_the_epoch_does_not_get_it_again() -> None:
@@ -241,7 +244,7 @@ def test_an_epoch_goes_to_the_sinks_that_its_prepare_names_whatever_the_job_draw
     play = Play(incarnation=2, sinks=("new", "stays"), committed=7, ranges=taking(6), prepared=theirs).join("a", "b")
     play.offer(7).run()
     assert [one.sink for one in play.asked_for(RunSink)] == ["stays", "removed"], "whether it can is the shell's to say"
-    assert play.asked[-1] == FinishBatch(batch(7), 8)
+    assert play.asked[-1] == EpochDone(8)
     play.forget().commit(8)
     assert [one.sink for one in play.asked_for(RunSink)] == ["new", "stays"]
 
@@ -256,57 +259,8 @@ def test_whoever_loses_the_prepare_gives_the_epoch_to_the_winners_sinks() -> Non
 
 def test_an_offer_doubled_while_the_epoch_runs_gets_one_answer() -> None:
     play = ready().offer(0)
-    assert play.tell(BatchOffered(batch(0))) == []
-    assert play.run().asked_for(FinishBatch) == [FinishBatch(batch(0), 1)]
-
-
-# ------------------------------------------------------------------------------------------------- refusals
-
-
-@pytest.mark.parametrize(
-    ("offered", "reason", "words"),
-    [
-        (batch(3, query="other"), Refusal.OTHER_QUERY, "belongs to query q"),
-        (batch(4), Refusal.GAP, "the next one for this store is batch 3 (epoch 8)"),
-        (batch(1), Refusal.GAP, "the next one for this store is batch 3 (epoch 8)"),
-        (
-            batch(2, "changed"),
-            Refusal.OTHER_OFFSETS,
-            "epoch 7 of this store was made of that batch with offsets 2",
-        ),
-    ],
-)
-def test_only_the_successor_is_taken(offered: object, reason: Refusal, words: str) -> None:
-    play = ready(committed=7, ranges=taking(2))
-    assert play.tell(BatchOffered(offered)) == [RefuseBatch(offered, reason, 7, batch(2), False)]
-    error = play.asked[-1].error()
-    assert isinstance(error, StoreError)
-    assert words in error.what.replace("offsets offsets", "offsets")
-    assert "up to epoch 7; nothing was written" in error.safe
-    assert error.todo
-    play.forget().commit(3)
-    assert play.asked[-1] == FinishBatch(batch(3), 8)
-
-
-@pytest.mark.parametrize(
-    ("offered", "reason"),
-    [
-        (batch(0, "changed"), Refusal.OTHER_OFFSETS),
-        (batch(1), Refusal.GAP),
-        (batch(0, query="other"), Refusal.OTHER_QUERY),
-    ],
-)
-def test_a_prepared_epoch_is_of_one_batch_for_ever(offered: object, reason: Refusal) -> None:
-    play = Play(incarnation=2, prepared=(Prepared(1, Fence(1, 1, 1), taking(0)),)).join("a", "b").run()
-    assert play.tell(BatchOffered(offered)) == [RefuseBatch(offered, reason, 0, batch(0), True)]
-    assert play.asked[-1].error().what
-
-
-def test_an_empty_store_takes_any_query_but_only_from_its_beginning() -> None:
-    play = ready()
-    assert play.tell(BatchOffered(batch(5))) == [RefuseBatch(batch(5), Refusal.GAP, 0, None, False)]
-    assert "this store is empty" in play.asked[-1].error().what
-    assert play.tell(BatchOffered(batch(0, query="any"))) == [RunIntake(Fence(1, 1, 1), 1, taking(0, query="any"))]
+    assert play.tell(EpochWanted(taking(0))) == []
+    assert play.run().asked_for(EpochDone) == [EpochDone(1)]
 
 
 # -------------------------------------------------------------------------- failures, and offered again
@@ -314,9 +268,9 @@ def test_an_empty_store_takes_any_query_but_only_from_its_beginning() -> None:
 
 def test_a_failed_intake_fails_the_batch_and_the_next_try_has_a_higher_fence() -> None:
     play = ready().offer(0)
-    assert play.tell(Failed(play.take(RunIntake).id, BOOM)) == [FailBatch(batch(0), BOOM)]
-    assert play.tell(BatchOffered(batch(0))) == [RunIntake(Fence(1, 1, 2), 1, taking(0))]
-    assert play.run().asked[-1] == FinishBatch(batch(0), 1)
+    assert play.tell(Failed(play.take(RunIntake).id, BOOM)) == [EpochFailed(BOOM)]
+    assert play.tell(EpochWanted(taking(0))) == [RunIntake(Fence(1, 1, 2), 1, taking(0))]
+    assert play.run().asked[-1] == EpochDone(1)
 
 
 def test_an_answer_of_the_failed_try_means_nothing_to_the_next() -> None:
@@ -332,9 +286,9 @@ def test_an_answer_of_the_failed_try_means_nothing_to_the_next() -> None:
 def test_a_failed_sink_is_tried_again_without_applying_again() -> None:
     play = ready(sinks=("one", "two")).offer(0).run(until=RunSink)
     play.tell(success(play.take(RunSink)))
-    assert play.tell(Failed(play.take(RunSink, sink="two").id, BOOM)) == [FailBatch(batch(0), BOOM)]
+    assert play.tell(Failed(play.take(RunSink, sink="two").id, BOOM)) == [EpochFailed(BOOM)]
     play.forget().offer(0).run()
-    assert play.names() == ["RunSink", "StoreCommit", "FinishBatch"]
+    assert play.names() == ["RunSink", "StoreCommit", "EpochDone"]
     assert play.asked[0] == RunSink(Fence(1, 1, 2), "two")
 
 
@@ -344,12 +298,12 @@ def test_a_batch_that_nobody_wants_any_more_fails_and_so_does_its_job(at: type) 
     job = play.take(at)
     assert play.master.awaits(job)
     assert play.master.in_flight(1)
-    assert play.tell(EpochUnwanted(BOOM)) == [FailBatch(batch(0), BOOM)]
+    assert play.tell(EpochUnwanted(BOOM)) == [EpochFailed(BOOM)]
     assert not play.master.awaits(job), "the shell cancels it"
     assert not play.master.in_flight(1), "nobody will read what it puts out"
     assert play.tell(EpochUnwanted(BOOM)) == [], "once is enough"
     assert play.tell(success(job)) == []
-    assert play.forget().offer(0).run().asked[-1] == FinishBatch(batch(0), 1)
+    assert play.forget().offer(0).run().asked[-1] == EpochDone(1)
 
 
 def test_what_is_being_stored_of_an_unwanted_batch_counts() -> None:
@@ -358,7 +312,7 @@ def test_what_is_being_stored_of_an_unwanted_batch_counts() -> None:
     play.tell(EpochUnwanted(BOOM))
     play.tell(success(commit))
     assert play.master.committed == 1
-    assert play.tell(BatchOffered(batch(0))) == [FinishBatch(batch(0), 1)]
+    assert play.tell(DoneWanted()) == [EpochDone(1)]
     assert play.tell(EpochUnwanted(BOOM)) == [], "there is none"
 
 
@@ -368,13 +322,13 @@ def test_a_prepare_that_failed_but_was_stored_keeps_its_content() -> None:
     play.offer(0).run(until=StorePrepare)
     again = play.take(StorePrepare)
     play.tell(PrepareStored(again.id, Prepared(1, Fence(1, 1, 1), taking(0))))
-    assert play.run().asked[-1] == FinishBatch(batch(0), 1)
+    assert play.run().asked[-1] == EpochDone(1)
 
 
 def test_a_commit_that_failed_is_stored_again() -> None:
     play = ready().offer(0).run(until=StoreCommit)
-    assert play.tell(Failed(play.take(StoreCommit).id, BOOM)) == [FailBatch(batch(0), BOOM)]
-    assert play.tell(BatchOffered(batch(0))) == [StoreCommit(Fence(1, 1, 2), taking(0))]
+    assert play.tell(Failed(play.take(StoreCommit).id, BOOM)) == [EpochFailed(BOOM)]
+    assert play.tell(EpochWanted(taking(0))) == [StoreCommit(Fence(1, 1, 2), taking(0))]
 
 
 def test_applying_that_raises_is_undone_everywhere_before_the_batch_fails() -> None:
@@ -390,11 +344,11 @@ def test_applying_that_raises_is_undone_everywhere_before_the_batch_fails() -> N
     fence = Fence(1, 1, 1)
     assert play.tell(success(on_b)) == [Undo("a", fence, FIRST), Undo("b", fence, SECOND)]
     assert play.tell(success(play.take(Undo, container="a"))) == []
-    assert play.tell(success(play.take(Undo, container="b"))) == [FailBatch(batch(0), BOOM)]
+    assert play.tell(success(play.take(Undo, container="b"))) == [EpochFailed(BOOM)]
     play.forget().offer(0).run()
     assert [one.level for one in play.asked_for(Apply)] == [1, 1, 2, 2]
     assert not play.asked_for(RunIntake), "what is prepared stays prepared"
-    assert play.asked[-1] == FinishBatch(batch(0), 1)
+    assert play.asked[-1] == EpochDone(1)
 
 
 def test_a_container_lost_while_undoing_needs_no_undo() -> None:
@@ -404,8 +358,8 @@ def test_a_container_lost_while_undoing_needs_no_undo() -> None:
     play.take(Undo, container="a")
     play.tell(ContainerLost("a"))
     play.run()
-    assert play.asked_for(FailBatch) == [FailBatch(batch(0), BOOM)]
-    assert play.forget().offer(0).run().asked[-1] == FinishBatch(batch(0), 1)
+    assert play.asked_for(EpochFailed) == [EpochFailed(BOOM)]
+    assert play.forget().offer(0).run().asked[-1] == EpochDone(1)
 
 
 def test_an_undo_that_fails_is_a_restore() -> None:
@@ -419,10 +373,10 @@ def test_an_undo_that_fails_is_a_restore() -> None:
 def test_a_restore_that_fails_fails_the_batch_and_is_tried_again_with_the_next() -> None:
     play = Play().join("a", "b")
     play.tell(Failed(play.take(Restore, container="a").id, BOOM))
-    assert not play.run().asked_for(FailBatch), "nobody waits yet"
+    assert not play.run().asked_for(EpochFailed), "nobody waits yet"
     play.forget().offer(0)
-    assert play.tell(Failed(play.take(Restore, container="a").id, BOOM)) == [FailBatch(batch(0), BOOM)]
-    assert play.run().offer(0).run().asked[-1] == FinishBatch(batch(0), 1)
+    assert play.tell(Failed(play.take(Restore, container="a").id, BOOM)) == [EpochFailed(BOOM)]
+    assert play.run().offer(0).run().asked[-1] == EpochDone(1)
 
 
 def test_a_routing_table_that_could_not_be_stored_is_stored_with_the_next_offer() -> None:
@@ -461,10 +415,10 @@ def test_a_loss_in_any_phase_neither_fails_the_batch_nor_repeats_intake(at: type
     assert play.master.routing.table == (other,) * 4
     play.run()
     assert [one.level for one in play.asked_for(RunIntake)] == [*range(1, levels + 1)]
-    assert not play.asked_for(FailBatch)
-    assert play.asked_for(FinishBatch) == [FinishBatch(batch(0), 1)]
+    assert not play.asked_for(EpochFailed)
+    assert play.asked_for(EpochDone) == [EpochDone(1)]
     play.commit(1)
-    assert play.asked[-1] == FinishBatch(batch(1), 2)
+    assert play.asked[-1] == EpochDone(2)
 
 
 def test_new_owners_catch_up_on_every_prepared_level_before_the_next_step() -> None:
@@ -484,7 +438,7 @@ def test_new_owners_catch_up_on_every_prepared_level_before_the_next_step() -> N
     ]
     assert play.master.ready(1, 1, 2)
     play.tell(success(sink))
-    assert play.run().asked[-1] == FinishBatch(batch(0), 1)
+    assert play.run().asked[-1] == EpochDone(1)
 
 
 def test_a_commit_under_way_does_not_wait_for_a_slice_that_is_restored() -> None:
@@ -494,10 +448,10 @@ def test_a_commit_under_way_does_not_wait_for_a_slice_that_is_restored() -> None
     assert not play.master.whole
     late = play.take(Restore)
     assert late == Restore("a", Fence(1, 1, 1), SECOND, 0, 0)
-    assert play.tell(success(commit)) == [FinishBatch(batch(0), 1)]
+    assert play.tell(success(commit)) == [EpochDone(1)]
     assert play.tell(success(late)) == [Restore("a", Fence(1, 2, 0), SECOND, 1, 0)], "it was restored to epoch 0"
     play.run().commit(1)
-    assert play.asked[-1] == FinishBatch(batch(1), 2)
+    assert play.asked[-1] == EpochDone(2)
 
 
 def test_a_container_lost_while_restoring_is_replaced_again() -> None:
@@ -508,7 +462,7 @@ def test_a_container_lost_while_restoring_is_replaced_again() -> None:
     assert set(play.master.routing.table) == {"c"}
     assert play.tell(success(lost)) == [], "the dead do not speak"
     play.open = [one for one in play.open if getattr(one, "container", None) != "b"]
-    assert play.run().commit(0).asked[-1] == FinishBatch(batch(0), 1)
+    assert play.run().commit(0).asked[-1] == EpochDone(1)
 
 
 def test_when_none_is_left_new_ones_are_asked_for_and_the_epoch_goes_on() -> None:
@@ -529,7 +483,7 @@ def test_when_none_is_left_new_ones_are_asked_for_and_the_epoch_goes_on() -> Non
         Restore("d", Fence(1, 2, 1), SECOND, 1, 0),
     ]
     assert not play.asked_for(RunIntake)
-    assert play.asked[-1] == FinishBatch(batch(1), 2)
+    assert play.asked[-1] == EpochDone(2)
 
 
 def test_a_lost_id_is_never_accepted_again() -> None:
@@ -561,7 +515,7 @@ def test_a_look_that_finds_a_successor_stops_the_master(at: type) -> None:
     assert play.tell(OwnerSeen(1)) == []
     assert play.tell(OwnerSeen(2)) == [Stop("incarnation 2 has taken over from 1", 2)]
     assert play.master.phase == "stopped"
-    for event in (BatchOffered(batch(0)), ContainerJoined("z"), ContainerLost("a"), OwnerSeen(3)):
+    for event in (EpochWanted(taking(0)), ContainerJoined("z"), ContainerLost("a"), OwnerSeen(3)):
         assert play.tell(event) == []
 
 
@@ -570,7 +524,7 @@ def test_whoever_loses_the_prepare_goes_on_with_the_winners_content() -> None:
     play.tell(PrepareStored(play.take(StorePrepare).id, Prepared(1, Fence(1, 1, 4), taking(0))))
     play.run(until=StoreCommit)
     play.tell(CommitStored(play.take(StoreCommit).id, Fence(1, 1, 4), taking(0)))
-    assert play.asked[-1] == FinishBatch(batch(0), 1)
+    assert play.asked[-1] == EpochDone(1)
 
 
 def test_whoever_loses_the_prepare_to_a_successor_stops() -> None:
@@ -585,12 +539,13 @@ def test_whoever_loses_the_commit_to_a_successor_stops() -> None:
     assert play.tell(theirs) == [Stop("incarnation 2 has taken over from 1", 2)]
 
 
-def test_a_prepare_lost_to_another_batch_refuses_ours() -> None:
-    play = ready(incarnation=2).offer(0, "ours").run(until=StorePrepare)
-    theirs = PrepareStored(play.take(StorePrepare).id, Prepared(1, Fence(1, 1, 1), taking(0, "theirs")))
-    ours, known = batch(0, "ours"), batch(0, "theirs")
-    assert play.tell(theirs) == [RefuseBatch(ours, Refusal.OTHER_OFFSETS, 0, known, True)]
-    assert play.offer(0, "theirs").run().asked[-1] == FinishBatch(known, 1)
+def test_a_prepare_lost_to_another_epoch_is_nobodys_and_ours_is_not_waited_for() -> None:
+    play = ready(incarnation=2, committed=1, ranges=taking(0)).offer(1).run(until=StorePrepare)
+    tick = {FEED: Range(2, 1)}
+    theirs = PrepareStored(play.take(StorePrepare).id, Prepared(1, Fence(1, 2, 1), tick))
+    assert play.tell(theirs) == [], "the pump is told, and wants that one"
+    play.tell(EpochWanted(tick))
+    assert play.run().asked[-1] == EpochDone(2)
 
 
 def test_a_start_that_finds_a_successors_prepare_stops_at_once() -> None:
@@ -607,7 +562,7 @@ def test_a_checkpoint_is_written_verified_by_others_and_made_to_count() -> None:
     assert play.asked[-3:] == [
         WriteCheckpoint("a", fence, FIRST, 2),
         WriteCheckpoint("b", fence, SECOND, 2),
-        FinishBatch(batch(1), 2),
+        EpochDone(2),
     ]
     play.run(until=VerifyPacks)
     by_b, by_a = play.take(VerifyPacks, by="b"), play.take(VerifyPacks, by="a")
@@ -721,16 +676,16 @@ def test_an_answer_of_the_wrong_kind_tells_the_story() -> None:
     play = ready().offer(0)
     with pytest.raises(Impossible, match=r"Applied does not answer RunIntake") as caught:
         play.tell(Applied(play.take(RunIntake).id))
-    assert "→ EpochWanted(ranges={'source': Batch(query_id='q', batch_id=0" in caught.value.story
+    assert "→ EpochWanted(ranges={'source': Range(first=1, last=1)})" in caught.value.story
     assert "← RunIntake(" in caught.value.story
-    assert not play.master.handle(BatchOffered(batch(0)))  # nothing is asked for any more
+    assert not play.master.handle(EpochWanted(taking(0)))  # nothing is asked for any more
 
 
 def test_a_commit_of_another_batch_than_prepared_is_impossible() -> None:
     play = ready().offer(0).run(until=StoreCommit)
     commit = play.take(StoreCommit)
     with pytest.raises(Impossible, match="was prepared of"):
-        play.tell(CommitStored(commit.id, Fence(1, 1, 1), taking(0, "changed")))
+        play.tell(CommitStored(commit.id, Fence(1, 1, 1), taking(5)))
 
 
 def test_started_comes_first_and_once() -> None:
@@ -746,20 +701,20 @@ def test_answers_may_be_doubled() -> None:
     while play.open:
         answer = success(play.open.pop(0))
         play.tell(answer, answer)
-    assert play.asked_for(FinishBatch) == [FinishBatch(batch(0), 1)]
+    assert play.asked_for(EpochDone) == [EpochDone(1)]
     assert len(play.asked_for(StoreManifest)) == 1
 
 
 def test_an_epoch_that_kills_every_container_is_given_up() -> None:
     play = ready().offer(0).run(until=Apply)
     for number in range(40):
-        if play.asked_for(FailBatch):
+        if play.asked_for(EpochFailed):
             break
         for victim in sorted(play.master.routing.table[slice_] or "" for slice_ in (0, 3)):
             play.tell(ContainerLost(victim))
         play.open = []
         play.join(f"x{number}", f"y{number}")
-    (failed,) = play.asked_for(FailBatch)
+    (failed,) = play.asked_for(EpochFailed)
     assert "has cost 9 containers" in str(failed.error)
     assert not play.asked_for(StoreCommit)
 

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from master_kit import Play, batch
+from master_kit import Play, taking
 
 from holdfast.errors import ContainerError
 from holdfast.log.records import Fence
-from holdfast.master.events import Clock, ContainerLost, Failed, ReadySeen, ShardsSaved
-from holdfast.master.feed import BatchOffered
-from holdfast.master.instructions import Activate, Gather, Instruction, Restore, RunIntake, SaveShards, TellPeople
+from holdfast.master.events import Clock, ContainerLost, EpochWanted, Failed, ReadySeen, ShardsSaved
+from holdfast.master.instructions import (
+    Activate,
+    Gather,
+    Instruction,
+    Restore,
+    RunIntake,
+    SaveShards,
+    TellPeople,
+)
 from holdfast.master.readies import PATIENCE_SECONDS
 from holdfast.master.saves import AGAIN_SECONDS
 from holdfast.safety.intervals import Interval
@@ -31,7 +38,7 @@ def of(kind: type[Instruction], told: list[Instruction]) -> list[Any]:
 
 def running(**more: Any) -> Play:
     play = started(**more)
-    play.tell(BatchOffered(batch(0)))
+    play.tell(EpochWanted(taking(0)))
     play.run()
     return play
 
@@ -55,7 +62,7 @@ def test_every_owner_saves_what_it_owns() -> None:
 
 def test_a_saving_that_came_to_little_is_tried_again() -> None:
     play = started()
-    play.tell(BatchOffered(batch(0)))
+    play.tell(EpochWanted(taking(0)))
     play.run(until=SaveShards)
     one, *others = [one for one in play.open if isinstance(one, SaveShards)]
     told = play.tell(ShardsSaved(one.id, tuple((slice_, 1) for slice_ in one.slices)))
@@ -125,7 +132,7 @@ def test_before_the_first_epoch_there_is_nothing_to_wait_for() -> None:
 
 def test_the_epoch_in_flight_waits_and_goes_on() -> None:
     play = running()
-    play.tell(BatchOffered(batch(1)))
+    play.tell(EpochWanted(taking(1)))
     play.run(until=RunIntake)
     lost, asked = lose(play, "a")
     for one in asked:

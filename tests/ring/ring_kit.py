@@ -7,7 +7,7 @@ from typing import Any
 from container_kit import World, until
 
 from holdfast.errors import HoldfastError
-from holdfast.log.records import FEED, Batch, Commit, Fence
+from holdfast.log.records import FEED, Commit, Fence, Range
 from holdfast.recovery.policies import Auto, Line, Star, Tree
 from holdfast.ring.messages import AskLeaves, JoinRing, Policy, RingTerms
 from holdfast.safety.shards import Cut
@@ -35,7 +35,7 @@ def settled(world: World, *names: str) -> None:
 
 
 def commit(world: World, epoch: int) -> None:
-    world.ledger.put_commit(Commit(Fence(1, epoch, 1), {FEED: Batch("q", epoch - 1, f"offsets of {epoch}")}))
+    world.ledger.put_commit(Commit(Fence(1, epoch, 1), {FEED: Range(epoch, epoch)}))
 
 
 def save(world: World, owner: str, epoch: int, slices: list[int]) -> ShardsSaved:

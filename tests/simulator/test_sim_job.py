@@ -42,7 +42,7 @@ def test_a_seed_gives_the_same_run_to_the_last_line() -> None:
             text=True,
             check=True,
         ).stdout.splitlines()
-        for seed in (8, 26)
+        for seed in (10, 7)
         for hashes in ("1", "2")
     ]
     assert traces[0] == traces[1]

@@ -1,4 +1,4 @@
-"""Spark's own files, kept as durably as ours: what prepares carry, what is synced, what comes back."""
+"""Spark's own files, kept as durably as ours: what blocks carry, what is synced, what comes back."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import CorruptionError
+from holdfast.log.blocks import Begun, Block
 from holdfast.log.ledger import Ledger
-from holdfast.log.records import FEED, Batch, Commit, Fence, Prepare
+from holdfast.log.records import Batch, Commit, Fence, Prepare
 from holdfast.log.repair import COMMITTED, checksum_name, checksums
 from holdfast.log.store import Store
 from holdfast.spark import checkpoint as notes
@@ -42,22 +43,28 @@ class Checkpoint:
         self.write(note or f"sources/0/{batch}", b'v1\n{"path":"file:///in/%d"}' % batch)
         self.write(f"offsets/{batch}", b'v1\n{"conf":{}}\n{"logOffset":%d}' % batch)
 
-    def prepare(self, epoch: int, batch: int, tick: int = 0) -> dict[str, bytes]:
-        carried, files = self.notes.carry(Batch("q", batch, "", tick))
-        made = Prepare(
-            Fence(1, epoch, 0), 1, {FEED: Batch("q", batch, "", tick)}, (), 0, spark=carried, attachments=tuple(files)
-        )
-        return self.ledger.put_prepare(made).carried()
+    def block(self, batch: int) -> dict[str, bytes]:
+        """The batch is taken in: what its block carries."""
+        carried, files = self.notes.carry(Batch("q", batch, ""))
+        fence = Fence(1, batch + 1, 0)
+        return self.ledger.put_block(
+            Block(fence, Batch("q", batch, ""), spark=carried, attachments=tuple(files))
+        ).carried()
 
-    def names(self, epoch: int) -> tuple[str, ...]:
-        """The notes that the prepare of an epoch knows of."""
-        prepare = self.ledger.get_prepare(epoch, 1)
-        assert prepare is not None
-        assert prepare.spark is not None
-        return prepare.spark.names
+    def begin(self, batch: int) -> None:
+        """Sinks over the source may have it."""
+        carried, files = self.notes.carry(Batch("q", batch, ""))
+        self.ledger.put_begun(Begun(Fence(1, batch + 1, 0), Batch("q", batch, ""), {}, carried, tuple(files)))
 
-    def commit(self, epoch: int, batch: int) -> None:
-        self.ledger.put_commit(Commit(Fence(1, epoch, 0), {FEED: Batch("q", batch, "")}))
+    def names(self, batch: int) -> tuple[str, ...]:
+        """The notes that the block of a batch knows of."""
+        block = self.ledger.get_block(batch + 1)
+        assert block is not None
+        assert block.spark is not None
+        return block.spark.names
+
+    def done(self, batch: int) -> None:
+        """Spark has noted that too."""
         self.write(f"commits/{batch}", COMMITTED)
 
     def again(self) -> SparkNotes:
@@ -89,60 +96,41 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_a_prepare_carries_what_is_new_and_syncs_what_is_compact_or_large(
+def test_a_block_carries_what_is_new_and_syncs_what_is_compact_or_large(
     checkpoint: Checkpoint, synced: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint.plan(0)
-    assert checkpoint.prepare(1, 0).keys() == {"metadata", "offsets/0", "sources/0/0", "sources/1/0"}
+    assert checkpoint.block(0).keys() == {"metadata", "offsets/0", "sources/0/0", "sources/1/0"}
     checkpoint.plan(1)
-    found = checkpoint.prepare(2, 1)
+    found = checkpoint.block(1)
     assert found.keys() == {"metadata", "offsets/1", "sources/0/1"}
     assert found["offsets/1"] == (checkpoint.spark / "offsets/1").read_bytes()
-    assert checkpoint.prepare(3, 1, tick=1) == {}
     assert synced == []
     checkpoint.plan(2, "sources/0/2.compact")
-    assert checkpoint.prepare(4, 2).keys() == {"metadata", "offsets/2"}
+    assert checkpoint.block(2).keys() == {"metadata", "offsets/2"}
     assert set(synced) == {"2.compact", ".2.compact.crc"}
     monkeypatch.setattr(notes, "CARRIED_BYTES", 5)
     checkpoint.plan(3)
-    assert checkpoint.prepare(5, 3).keys() == {"metadata", "offsets/3"}
+    assert checkpoint.block(3).keys() == {"metadata", "offsets/3"}
     assert {"3", ".3.crc"} <= set(synced)
-    assert checkpoint.names(5) == ("sources/0/2.compact", "sources/0/3", "sources/1/0")
+    assert checkpoint.names(3) == ("sources/0/2.compact", "sources/0/3", "sources/1/0")
 
 
-def test_a_tick_knows_nothing_of_a_batch_that_is_being_planned(checkpoint: Checkpoint) -> None:
+def test_what_a_block_that_lost_would_have_carried_is_carried_again(checkpoint: Checkpoint) -> None:
     checkpoint.plan(0)
-    checkpoint.prepare(1, 0)
+    checkpoint.block(0)
     checkpoint.plan(1)
-    checkpoint.prepare(2, 0, tick=1)
-    assert checkpoint.prepare(3, 1).keys() == {"metadata", "offsets/1", "sources/0/1"}
-    assert checkpoint.names(2) == ("sources/0/0", "sources/1/0")
-
-
-def test_a_tick_knows_the_notes_that_a_planned_batch_has_just_compacted(checkpoint: Checkpoint) -> None:
-    for batch in range(2):
-        checkpoint.plan(batch)
-        checkpoint.prepare(batch + 1, batch)
-    checkpoint.plan(2, "sources/0/2.compact")
-    checkpoint.prepare(3, 1, tick=1)
-    assert checkpoint.names(3) == ("sources/0/0", "sources/0/1", "sources/1/0")
-
-
-def test_what_a_prepare_that_lost_would_have_carried_is_carried_again(checkpoint: Checkpoint) -> None:
-    checkpoint.plan(0)
-    checkpoint.prepare(1, 0)
-    checkpoint.plan(1)
-    carried, _ = checkpoint.notes.carry(Batch("q", 1, "", 0))
+    carried, _ = checkpoint.notes.carry(Batch("q", 1, ""))
     assert "sources/0/1" in carried.files
-    checkpoint.notes.not_stored()  # another driver was first, with a tick
-    assert checkpoint.prepare(3, 1).keys() == {"metadata", "offsets/1", "sources/0/1"}
+    checkpoint.notes.not_stored()
+    assert checkpoint.block(1).keys() == {"metadata", "offsets/1", "sources/0/1"}
 
 
-def test_a_checkpoint_that_is_gone_comes_back_from_many_prepares(checkpoint: Checkpoint) -> None:
+def test_a_checkpoint_that_is_gone_comes_back_from_many_blocks(checkpoint: Checkpoint) -> None:
     for batch in range(3):
         checkpoint.plan(batch)
-        checkpoint.prepare(batch + 1, batch)
-        checkpoint.commit(batch + 1, batch)
+        checkpoint.block(batch)
+        checkpoint.done(batch)
     before = checkpoint.files()
     shutil.rmtree(checkpoint.spark)
     done = checkpoint.again().mend()
@@ -154,10 +142,32 @@ def test_a_checkpoint_that_is_gone_comes_back_from_many_prepares(checkpoint: Che
     assert not checkpoint.again().mend()
 
 
+def test_a_batch_that_has_a_block_is_done_for_spark_too(checkpoint: Checkpoint) -> None:
+    checkpoint.plan(0)
+    checkpoint.block(0)
+    checkpoint.again().mend()
+    assert checkpoint.files()["commits/0"] == COMMITTED, "though no epoch has read it yet"
+
+
+def test_what_was_begun_is_planned_again_as_it_was(checkpoint: Checkpoint) -> None:
+    """Sinks over the source may have part of it: with other offsets they would lose rows, or have some twice."""
+    checkpoint.plan(0)
+    checkpoint.block(0)
+    checkpoint.done(0)
+    checkpoint.plan(1)
+    whole = checkpoint.files()
+    checkpoint.begin(1)
+    for name in ("offsets/1", "offsets/.1.crc", "sources/0/1", "sources/0/.1.crc"):
+        (checkpoint.spark / name).unlink()
+    assert checkpoint.again().mend()
+    assert checkpoint.files() == whole
+    assert "commits/1" not in whole, "Spark offers it again"
+
+
 def test_torn_files_are_made_whole_and_planned_batches_go(checkpoint: Checkpoint) -> None:
     checkpoint.plan(0)
-    checkpoint.prepare(1, 0)
-    checkpoint.commit(1, 0)
+    checkpoint.block(0)
+    checkpoint.done(0)
     checkpoint.plan(1)
     whole = checkpoint.files()
     (checkpoint.spark / "sources/0/0").write_bytes(b"")
@@ -169,25 +179,41 @@ def test_torn_files_are_made_whole_and_planned_batches_go(checkpoint: Checkpoint
     assert checkpoint.files() == {name: content for name, content in whole.items() if name not in gone}
 
 
-def test_what_prepares_carried_is_safe_before_they_are_gone(checkpoint: Checkpoint, synced: list[str]) -> None:
+def test_what_blocks_carried_is_safe_before_they_are_gone(checkpoint: Checkpoint, synced: list[str]) -> None:
     checkpoint.plan(0)
-    checkpoint.prepare(1, 0)
+    checkpoint.block(0)
     checkpoint.notes.settle()
     assert set(synced) >= {"metadata", ".metadata.crc", "0", ".0.crc"}
     synced.clear()
     checkpoint.notes.settle()
     assert synced == []
-    checkpoint.ledger.section.delete([Prepare.file_of(1, 1)])
+    checkpoint.ledger.section.delete([Block.file_of(1)])
     checkpoint.plan(1)
-    checkpoint.prepare(2, 1)
+    checkpoint.block(1)
     (checkpoint.spark / "sources/0/0").unlink()
-    with pytest.raises(CorruptionError, match="has lost sources/0/0, and no prepare has it"):
+    with pytest.raises(CorruptionError, match="has lost sources/0/0, and no block has it"):
         checkpoint.again().mend()
+
+
+def test_prepares_of_before_there_were_blocks_carry_the_same(checkpoint: Checkpoint) -> None:
+    for batch in range(2):
+        checkpoint.plan(batch)
+        carried, files = checkpoint.notes.carry(Batch("q", batch, ""))
+        taken = {"batch": Batch("q", batch, ""), "spark": carried, "attachments": tuple(files)}
+        checkpoint.ledger.put_prepare(Prepare(Fence(1, batch + 1, 0), 1, {}, (), 0, **taken))
+    checkpoint.ledger.put_commit(Commit(Fence(1, 1, 0), {}, batch=Batch("q", 0, "")))
+    before = checkpoint.files()
+    shutil.rmtree(checkpoint.spark)
+    assert checkpoint.again().mend()
+    after = checkpoint.files()
+    assert {name: after[name] for name in before} == before, "also what was prepared and not committed"
+    assert after["commits/0"] == COMMITTED
+    assert "commits/1" not in after
 
 
 def test_a_store_of_an_older_holdfast_is_left_alone(checkpoint: Checkpoint) -> None:
     checkpoint.plan(0)
-    checkpoint.ledger.put_prepare(Prepare(Fence(1, 1, 0), 1, {FEED: Batch("q", 0, "")}, (), 0))
+    checkpoint.ledger.put_prepare(Prepare(Fence(1, 1, 0), 1, {}, (), 0, batch=Batch("q", 0, "")))
     (checkpoint.spark / "offsets/0").write_bytes(b"")
     before = checkpoint.files()
     assert checkpoint.again().mend() is None

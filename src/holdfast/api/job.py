@@ -102,6 +102,8 @@ class Job(Drawing):
         drop_sinks: Sequence[str] = (),
         sinks_at_once: int = DEFAULT.sinks_at_once,
         ring: bool = False,
+        prefetch: int = DEFAULT.prefetch,
+        drain: bool = False,
         live_filters: bool = False,
         updates: Literal["keep", "drop"] | None = None,
         fork: Snapshot | str | None = None,
@@ -127,7 +129,8 @@ class Job(Drawing):
         ``drop_sinks`` names sinks that were removed while an epoch was under way, and shall not get it: without a word
         about them such a start is refused. ``sinks_at_once``: so many sinks of an epoch run side by side; 1: one after
         the other, in the order in which they are written. ``ring``: containers form a ring, for ``run.vertices``; with
-        ``Shards`` they do anyway.
+        ``Shards`` they do anyway. ``prefetch``: how many blocks of the source may be unread when the next batch is
+        taken in; with 1 it is, while the one before is applied. ``drain``: take in nothing, read what is taken in.
         ``live_filters``: filters over sources stay out of Spark's query, so that ``run.update(stage, where=…)`` can
         replace them; nothing is pushed down into the sources then, and all of their columns are read.
         What ``run.update`` changed in earlier runs is changed again, and ``run.status().events`` say so;
@@ -160,6 +163,8 @@ class Job(Drawing):
             drop_sinks=drop_sinks,
             sinks_at_once=sinks_at_once,
             ring=ring,
+            prefetch=prefetch,
+            drain=drain,
         )
         if fork is not None:
             self._fork(fork)

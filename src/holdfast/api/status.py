@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.api.named import Named
 from holdfast.driver.history import ROUTINE, Ongoing, RunEvent
 from holdfast.launch.fleet import Member
+from holdfast.log.records import FEED
 from holdfast.master.autoscale import Advice
 from holdfast.wire.questions import HostedStatus
 
@@ -116,11 +117,13 @@ class SectionStatus:
 
 @dataclass(frozen=True)
 class StreamStatus:
-    """A stream that is kept between sections. There are none yet."""
+    """The source, as blocks: one of Spark's batches each. There are no other streams yet."""
 
     name: str
     blocks: int
+    """So many, since the store was made; of a store from before there were blocks, its epochs count too."""
     backlog: int
+    """Those that no epoch has read."""
     held_by: tuple[str, ...] = ()
     """Who keeps its oldest block from going."""
 
@@ -266,6 +269,7 @@ def status_of(
         snapshots=Named(snapshots),
         jobs=Named(jobs or [JobStatus(job, shell.machine.committed, phase, shell.rows)]),
         sections=Named([SectionStatus(SECTION, shell.machine.committed, backlog)]),
+        streams=Named([StreamStatus(FEED, shell.taken_in, shell.unread)]),
     )
 
 

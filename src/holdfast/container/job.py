@@ -248,7 +248,7 @@ class HostedJob:
             for stage in [one for one in self._every if one.plan.name not in known]:
                 stage.pass_over(epoch, slices)
         if prepare.level == self.levels:
-            self.staging.drop_through(epoch)
+            self.staging.drop_through(epoch, prepare.position)
             self.log.close()
             self.loads.end_epoch(advanced)
         return figures

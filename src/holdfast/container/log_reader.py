@@ -19,6 +19,7 @@ import numpy as np
 from holdfast.container.slices import HostedStage, Inputs, Pieces
 from holdfast.container.staging import Staging
 from holdfast.errors import CorruptionError, StoreError
+from holdfast.log.blocks import batch_at
 from holdfast.log.ledger import Ledger
 from holdfast.log.records import Prepare, SegmentRef
 from holdfast.log.segment import Chunk, Segment
@@ -106,7 +107,7 @@ class LogReader:
                     self._take_rows(stage, port, place, of, ref, wanted, found, part=group.part)
                 except CorruptionError as error:
                     self.close()  # whoever asks again shall see what is there then
-                    raise _lost_segment(of, ref, error) from error
+                    raise self._lost_segment(of, ref, error) from error
         return found
 
     def _pieces(self, stage: HostedStage, prepare: Prepare, number: int) -> Iterator[Rows]:
@@ -125,7 +126,7 @@ class LogReader:
                         yield stage.operator.concat(piece)
                         piece, size = [], 0
             except CorruptionError as error:
-                raise _lost_segment(of, ref, error) from error
+                raise self._lost_segment(of, ref, error) from error
         if piece:
             yield stage.operator.concat(piece)
 
@@ -202,22 +203,22 @@ class LogReader:
             else:
                 segment = Segment.at(self.ledger.section, ref.name, mapped=mapped)
         except StoreError as error:
-            raise _lost_segment(prepare, ref, error) from error
+            raise self._lost_segment(prepare, ref, error) from error
         if segment.checksum != ref.checksum:
-            raise _lost_segment(prepare, ref, CorruptionError("it is not the file that was prepared"))
+            raise self._lost_segment(prepare, ref, CorruptionError("it is not the file that was prepared"))
         if mapped:
             known[name] = segment
         return segment
 
-
-def _lost_segment(prepare: Prepare, ref: SegmentRef, cause: StoreError) -> CorruptionError:
-    """The error for rows that were prepared and cannot be read: file, epoch, source offsets."""
-    if "source offsets" in cause.what:
-        return CorruptionError(cause.what, safe=cause.safe, todo=cause.todo)
-    where = ref.name or f"{prepare.file} (inline rows)"
-    return CorruptionError(
-        f"The rows of epoch {prepare.fence.epoch} in {where} cannot be read: {cause.what} "
-        f"They are the rows of source offsets {prepare.batch.offsets}.",
-        safe="Nothing was skipped and nothing was changed; other epochs and checkpoints are not touched.",
-        todo="Bring the file back from a copy of the store, or start with a new store and read these offsets again.",
-    )
+    def _lost_segment(self, prepare: Prepare, ref: SegmentRef, cause: StoreError) -> CorruptionError:
+        """The error for rows that were prepared and cannot be read: file, epoch, source offsets."""
+        if "source offsets" in cause.what:
+            return CorruptionError(cause.what, safe=cause.safe, todo=cause.todo)
+        where = ref.name or f"{prepare.file} (inline rows)"
+        batch = prepare.batch or batch_at(self.ledger, prepare.position)
+        offsets = f" They are the rows of source offsets {batch.offsets}." if batch is not None else ""
+        return CorruptionError(
+            f"The rows of epoch {prepare.fence.epoch} in {where} cannot be read: {cause.what}{offsets}",
+            safe="Nothing was skipped and nothing was changed; other epochs and checkpoints are not touched.",
+            todo="Bring the file back from a copy of the store, or start with a new one and read these offsets again.",
+        )

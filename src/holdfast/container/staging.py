@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from holdfast.log.segment import Chunk
+from holdfast.log.segment import Chunk, parse_segment_name
 
 Key = tuple[str, int]
 """A segment's name and the number of an input in it."""
@@ -21,7 +21,9 @@ Key = tuple[str, int]
 class Staged:
     """What one task pushed here of one input: complete once ``sealed``."""
 
-    epoch: int
+    number: int
+    """Of the epoch; of rows of sources, of the block."""
+    of_block: bool
     slices: frozenset[int]
     chunks: list[Chunk] = field(default_factory=list)
     nbytes: int = 0
@@ -37,13 +39,14 @@ class Staging:
         self.used = 0
         self._lock = threading.Lock()
         self._entries: dict[Key, Staged] = {}
-        self._applied = 0
+        self._applied = {False: 0, True: 0}  # epochs, and blocks
 
-    def begin(self, epoch: int, key: Key, slices: frozenset[int]) -> Staged:
-        entry = Staged(epoch, slices)
+    def begin(self, number: int, key: Key, slices: frozenset[int]) -> Staged:
+        named = parse_segment_name(key[0])
+        entry = Staged(number, named is not None and not named.level, slices)
         with self._lock:
             self._forget(key)
-            if epoch > self._applied:  # a push of an epoch that is over comes from a zombie
+            if number > self._applied[entry.of_block]:  # a push of what is over comes from a zombie
                 self._entries[key] = entry
         return entry
 
@@ -74,10 +77,13 @@ class Staging:
             entry = self._entries.get(key)
             return entry.chunks if entry is not None and entry.covers(wanted) else None
 
-    def drop_through(self, epoch: int) -> None:
+    def drop_through(self, epoch: int, block: int) -> None:
+        """An epoch was applied, which has read the source up to that block."""
         with self._lock:
-            self._applied = max(self._applied, epoch)
-            for key in [key for key, entry in self._entries.items() if entry.epoch <= epoch]:
+            for of_block, number in ((False, epoch), (True, block)):
+                self._applied[of_block] = max(self._applied[of_block], number)
+            gone = [key for key, entry in self._entries.items() if entry.number <= self._applied[entry.of_block]]
+            for key in gone:
                 self._forget(key)
 
     def _forget(self, key: Key) -> None:

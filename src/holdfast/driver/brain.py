@@ -13,10 +13,9 @@ from collections.abc import Callable, Sequence
 
 from holdfast.driver.history import History
 from holdfast.errors import HoldfastError
-from holdfast.log.records import Batch
 from holdfast.master import events as ev
 from holdfast.master import instructions as do
-from holdfast.master.feed import Fed
+from holdfast.master.fed import Fed
 from holdfast.master.machine import Master
 
 LOOK_SECONDS = 0.25
@@ -30,11 +29,10 @@ class Brain:
         self.broken = False  # by a bug of ours: nothing more is done, or written
         self.changed = threading.Condition()
         self.closing = threading.Event()
-        self.offering = 0
-        """The thread in which an epoch is run."""
         self.running: dict[int, do.Instruction] = {}
         """The jobs of Spark's that are under way, by the thread that each runs in."""
         self._fed = Fed(self.machine)
+        self.feed, self.pump = self._fed.feed, self._fed.pump
         self._queue: queue.Queue[ev.Event | threading.Event | None] = queue.Queue()
 
     # --- what it is told ----------------------------------------------------------------------------------
@@ -101,18 +99,9 @@ class Brain:
 
     def unwanted(self) -> list[do.Instruction]:
         """The jobs of Spark's under way that nobody waits for any more."""
-        return [job for job in self.running.values() if self.over or not self.machine.awaits(job)]
+        return [job for job in self.running.values() if self.over or not self._fed.awaits(job)]
 
     def given_up(self) -> bool:
         """Whether this thread runs such a job."""
         job = self.running.get(threading.get_ident())
-        return job is not None and (self.over or not self.machine.awaits(job))
-
-    def unfinished_tick(self) -> Batch | None:
-        """Begun by us or by a driver before us, it has to be finished first."""
-        with self.changed:
-            return self._fed.feed.unfinished_tick
-
-    def next_tick(self) -> Batch | None:
-        with self.changed:
-            return self._fed.feed.unfinished_tick or self._fed.feed.next_tick
+        return job is not None and (self.over or not self._fed.awaits(job))

@@ -1,4 +1,7 @@
-"""The Spark jobs of one epoch: intake per level, one job per sink. All of them run in ``foreachBatch``'s own thread.
+"""The Spark jobs of a batch and of an epoch: intake per level, one job per sink.
+
+Those of a batch, its intake and the sinks straight over the source, run in ``foreachBatch``'s own thread and with its
+session; those of an epoch in the pump's thread, with a session that is a clone of the query's.
 
 Intake is run by the master to its end, never by a sink: what a sink executes of a lazy plan differs from sink to sink.
 No Spark lineage passes through a container, so nothing a sink does can run state again.
@@ -10,7 +13,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ParamSpec
 
 import pyarrow as pa
@@ -23,6 +26,7 @@ from pyspark.sql.types import ByteType, StructField, StructType
 
 from holdfast import faults
 from holdfast.driver.counts import Counts, counted
+from holdfast.driver.intake import IntakeHandlers
 from holdfast.driver.routes import Routes
 from holdfast.driver.sizes import SMALL_BYTES, Sizes
 from holdfast.driver.store import StoreHandlers
@@ -32,9 +36,11 @@ from holdfast.log.records import Fence, SegmentRef
 from holdfast.log.store import Store
 from holdfast.master import events as ev
 from holdfast.master import instructions as do
+from holdfast.master.feed import RunSourceSink, TakeIn
 from holdfast.operators.ahead import TO
 from holdfast.plan.compile import StageInput
 from holdfast.plan.graph import DIFF, Output, Sink, outputs, united
+from holdfast.plan.passes import Crossing
 from holdfast.spark.feedback import FeedbackSink
 from holdfast.spark.frames import LOCAL_BYTES, frame_of
 from holdfast.spark.intake import TAG_SCHEMA, EventTime, Intake, Push
@@ -86,6 +92,7 @@ class EpochJobs:
     master: Address
     routes: Routes
     log: StoreHandlers
+    blocks: IntakeHandlers
     sizes: Sizes
     counts: Counts
     push: bool
@@ -105,21 +112,44 @@ class EpochJobs:
         self.session.conf.set(LOCAL_BYTES, str(SMALL_BYTES))
 
     @handler
-    def run_intake(self, batch: DataFrame | None, instruction: do.RunIntake) -> ev.IntakeDone:
-        fence, level = instruction.fence, instruction.level
-        tags = tuple(self.intake(batch, fence, level))
-        self.counts.taken(fence.epoch, level, counted(tags))
+    def take_in(self, batch: DataFrame | None, instruction: TakeIn) -> ev.IntakeDone:
+        fence = instruction.fence
+        tags = tuple(self._taken_in(some(batch, "a source's rows come with a batch"), instruction))
         faults.place("driver", "after-segments", fence.epoch)
         return ev.IntakeDone(instruction.id, tags)
 
     @handler
-    def run_sink(self, batch: DataFrame | None, instruction: do.RunSink) -> ev.SinkDone:
+    def run_source_sink(self, batch: DataFrame | None, instruction: RunSourceSink) -> ev.SinkDone:
+        """A sink straight over the source: its rows are of the batch, and its number is of the block."""
+        number, name = instruction.fence.epoch, instruction.sink
+        sink = next(sink for sink in self.plan.stateless_sinks if sink.name == name)
+        rows = self.plan.branch(some(batch, "a source's rows come with a batch"), sink)
+        self._write(rows, sink, number, self.blocks.number_of(name))
+        if not instruction.last and self.sinks[name].forgets:
+            self.blocks.note_taken(instruction.fence, name)
+        faults.place("driver", "after-source-sink", number)
+        return ev.SinkDone(instruction.id)
+
+    @handler
+    def run_intake(self, _: DataFrame | None, instruction: do.RunIntake) -> ev.IntakeDone:
+        fence, level = instruction.fence, instruction.level
+        if level == 1:  # the rows of sources are in blocks
+            tags = self.blocks.tags(instruction.ranges)
+            self.counts.taken(fence.epoch, level, self.blocks.counted(instruction.ranges))
+        else:
+            tags = tuple(self._intake(fence, level))
+            self.counts.taken(fence.epoch, level, counted(tags))
+            faults.place("driver", "after-segments", fence.epoch)
+        return ev.IntakeDone(instruction.id, tags)
+
+    @handler
+    def run_sink(self, _: DataFrame | None, instruction: do.RunSink) -> ev.SinkDone:
         fence, name = instruction.fence, instruction.sink
         drawn = {sink.name: sink for sink in self.plan.sinks}
         if name not in drawn:
             raise sink_is_gone([name], fence.epoch)
         counter = self.log.prepare_of(fence.epoch, 1).sinks[name]
-        self.sink(batch, fence.epoch, drawn[name], counter)
+        self.sink(fence.epoch, drawn[name], counter)
         if isinstance(opened := self.sinks[name], FeedbackSink):
             self.log.feed_back(fence.epoch, opened.feeds, opened.rows)
         if not instruction.last and self.sinks[name].forgets:
@@ -130,79 +160,92 @@ class EpochJobs:
         """Ours, which reaches us as text if a task raised it; else what Spark, or a function that it runs, says."""
         if (known := from_wire(str(error))) is not None:
             return known
-        if not isinstance(instruction, do.RunIntake):
+        if not isinstance(instruction, do.RunIntake | TakeIn):
             return error
         if isinstance(error, PySparkException | Py4JError):
-            return spark_failed(error, f"the rows of epoch {instruction.fence.epoch} were read")
+            what = "block" if isinstance(instruction, TakeIn) else "epoch"
+            return spark_failed(error, f"the rows of {what} {instruction.fence.epoch} were read")
         return named(error, "The driver")
 
-    def intake(self, batch: DataFrame | None, fence: Fence, level: int) -> list[Tag]:
-        """Take in the rows of a level. Without a ``batch`` it is a tick: sources have no rows in it."""
-        began = time.perf_counter()
-        if (batch is None and level == 1) or not self.plan.intake(level):
-            return []  # a tick has no rows of sources; a stage that only looks into others has none of stages
-        inputs = self.plan.intake(level)
-        now = self.log.clock.now()
+    def _taken_in(self, batch: DataFrame, instruction: TakeIn) -> list[Tag]:
+        """Take in the rows of a batch. Its segments are named by it, and not by the number that its block will have."""
+        began, inputs, now = time.perf_counter(), self.plan.intake(1), self.log.clock.now()
+        _prepare(batch.sparkSession)
+        rows, crossing = self.plan.stage_rows(batch)
         partial: tuple[int, ...] = ()
-        few = False
-        if level == 1:
-            batch = some(batch, "a source's rows come with a batch")
-            _prepare(batch.sparkSession)
-            rows, crossing = self.plan.stage_rows(batch)
-            if self.preaggregation.on and len(inputs) == 1 and aggregable(inputs[0]):
-                item = inputs[0]
-                rows = aggregated(item, rows, self.log.time.watermarks.get(item.plan.name), _latest(item, now))
-                partial = (0,)
-        else:
-            few = all(self._is_small(output, mode) for output, mode in self.plan.higher_inputs(level))
-            read = self._reading(self.plan.higher_inputs(level), fence.epoch)
-            rows, crossing = self.plan.higher_rows(level, lambda output, mode: read([output], mode))
-        keys = tuple(len(item.plan.operator.keys) if item.hashed_at_intake else 0 for item in inputs)
-        times = tuple(_times(item, now, partial=number in partial) for number, item in enumerate(inputs))
-        cuts = tuple(item.cut for item in inputs)
-        partial += tuple(number for number, cut in enumerate(cuts) if cut is not None and cut.window is not None)
-        numbers = tuple(item.place.number for item in inputs)
-        task = Intake(
-            self.store,
-            fence,
-            level,
-            self.slices,
-            keys,
-            crossing,
-            partial,
-            times,
-            cuts,
-            push=self._push(),
-            numbers=numbers,
-        )
+        if self.preaggregation.on and len(inputs) == 1 and aggregable(inputs[0]):
+            item = inputs[0]
+            rows = aggregated(item, rows, self.blocks.time.watermarks.get(item.plan.name), _latest(item, now))
+            partial = (0,)
+        task = self._task(instruction.fence, 0, inputs, crossing, partial, now)
+        task = replace(task, batch=instruction.batch.batch_id)
+        told = rows.mapInArrow(lambda batches: task(batches), TAG_SCHEMA)
+        tags = [unpack(row.tag, Tag) for row in told.collect()]
+        if any(item.watches for item in inputs):
+            streamed = self.plan.filters_in_stream
+            latest = self.query.observed() if streamed else seen_by(told._jdf.queryExecution())
+            tags.append(Tag(SegmentRef("", 0, 0, 0, len(tags), 0), times=latest))
+        self.seconds["intake1"] = time.perf_counter() - began
+        return sorted(tags, key=lambda tag: tag.segment.partition)
+
+    def _intake(self, fence: Fence, level: int) -> list[Tag]:
+        """Take in the rows of a level above the first."""
+        began, inputs = time.perf_counter(), self.plan.intake(level)
+        if not inputs:
+            return []  # a stage that only looks into others has no rows of stages
+        few = all(self._is_small(output, mode) for output, mode in self.plan.higher_inputs(level))
+        read = self._reading(self.plan.higher_inputs(level), fence.epoch)
+        rows, crossing = self.plan.higher_rows(level, lambda output, mode: read([output], mode))
+        task = self._task(fence, level, inputs, crossing, (), self.log.clock.now())
         if few:  # then a task of Spark's takes longer to start than they take
             tags = task.here(iter(rows.toArrow().to_batches()))
         else:
             told = rows.mapInArrow(lambda batches: task(batches), TAG_SCHEMA)
             tags = [unpack(row.tag, Tag) for row in told.collect()]
-            if any(item.watches for item in inputs):
-                streamed = self.plan.filters_in_stream
-                latest = self.query.observed() if streamed else seen_by(told._jdf.queryExecution())
-                tags.append(Tag(SegmentRef("", 0, 0, 0, len(tags), 0), times=latest))
         self.seconds[f"intake{level}"] = time.perf_counter() - began
         return sorted(tags, key=lambda tag: tag.segment.partition)
 
-    def sink(self, batch: DataFrame | None, epoch: int, sink: Sink, counter: int) -> None:
+    def _task(
+        self,
+        fence: Fence,
+        level: int,
+        inputs: Sequence[StageInput],
+        crossing: Crossing | None,
+        partial: tuple[int, ...],
+        now: int,
+    ) -> Intake:
+        cuts = tuple(item.cut for item in inputs)
+        aggregated_ones = partial
+        partial += tuple(number for number, cut in enumerate(cuts) if cut is not None and cut.window is not None)
+        return Intake(
+            self.store,
+            fence,
+            level,
+            self.slices,
+            tuple(len(item.plan.operator.keys) if item.hashed_at_intake else 0 for item in inputs),
+            crossing,
+            partial,
+            tuple(_times(item, now, partial=number in aggregated_ones) for number, item in enumerate(inputs)),
+            cuts,
+            push=self._push(),
+            numbers=tuple(item.place.number for item in inputs),
+        )
+
+    def sink(self, epoch: int, sink: Sink, counter: int) -> None:
+        mode: Mode = "all" if sink.mode == "complete" else "changed"
+        read = self._reading([(leaf, mode) for leaf in outputs(sink.node)], epoch)
+        self._write(self.plan.sink_rows(sink, epoch, lambda outputs: read(outputs, mode)), sink, epoch, counter)
+
+    def _write(self, frame: DataFrame, sink: Sink, number: int, counter: int) -> None:
         began = time.perf_counter()
-        if sink in self.plan.stateless_sinks:
-            frame = self.session.createDataFrame([], sink.schema) if batch is None else self.plan.branch(batch, sink)
-        else:
-            mode: Mode = "all" if sink.mode == "complete" else "changed"
-            read = self._reading([(leaf, mode) for leaf in outputs(sink.node)], epoch)
-            frame = self.plan.sink_rows(sink, epoch, lambda outputs: read(outputs, mode))
         opened = self.sinks[sink.name]
         try:
-            opened.write(frame, epoch, counter)
+            opened.write(frame, number, counter)
         except HoldfastError:
             raise
         except Exception as error:  # what a task of ours raised reaches us as text
-            raise from_wire(str(error)) or failed_sink(opened, epoch, error) from error
-        faults.place("driver", "mid-sink", epoch)
+            raise from_wire(str(error)) or failed_sink(opened, number, error) from error
+        faults.place("driver", "mid-sink", number)
         self.seconds[f"sink {sink.name}"] = time.perf_counter() - began
 
     def beside(self, run: Callable[P, None]) -> Callable[P, None]:
@@ -323,5 +366,16 @@ def sink_is_gone(names: Sequence[str], epoch: int) -> StoreError:
         f"Epoch {epoch} was prepared for the sink {which}, which the job does not have any more, and is not committed.",
         safe="Nothing was written. The epoch is prepared; whichever start finishes it, its rows are the same.",
         todo="Start once more with that sink, so that it gets the epoch, then without it; or say that it shall not "
+        f"have it: job.start(drop_sinks={list(names)!r}).",
+    )
+
+
+def source_sink_is_gone(names: Sequence[str], number: int) -> StoreError:
+    """A batch was begun for sinks over the source that the job does not draw any more."""
+    which = ", ".join(f"'{name}'" for name in names)
+    return StoreError(
+        f"Block {number} was begun for the sink {which}, which the job does not have any more, and is not there yet.",
+        safe="Nothing was written. Whichever start takes the batch in, its source offsets are the same.",
+        todo="Start once more with that sink, so that it gets the batch, then without it; or say that it shall not "
         f"have it: job.start(drop_sinks={list(names)!r}).",
     )

@@ -22,10 +22,12 @@ from holdfast import faults
 from holdfast.driver.live_job import SECTION
 from holdfast.driver.snapshots import Snapshot
 from holdfast.errors import CorruptionError, PlanError, StoreError
+from holdfast.invariants import some
+from holdfast.log.blocks import Block
 from holdfast.log.ledger import FORKING, Ledger
 from holdfast.log.pack import Pack, pack_name, parse_pack_name
 from holdfast.log.probe import PROBED
-from holdfast.log.records import FEED, SPARK, Carried, Fence, GraphFile, JobFile, Manifest, Ranges
+from holdfast.log.records import SPARK, Carried, Fence, GraphFile, JobFile, Manifest
 from holdfast.log.repair import COMMITTED, METADATA, SOURCES, checksum_name, checksums, current
 from holdfast.log.snapshots import SnapshotFile, Snapshots, no_snapshot
 from holdfast.log.store import Store
@@ -170,13 +172,15 @@ def _small(snapshot: SnapshotFile, query: str, *, local: bool) -> Iterator[tuple
     # Of Spark's notes all are synced, so the prepare needs to carry none: what counts is named (``spark.checkpoint``).
     noted = current(name for name in snapshot.spark if name.startswith(SOURCES)) if local else frozenset()
     carried = Carried(SPARK, tuple(sorted(noted)), {})
-    for one in snapshot.prepares:  # their rows are in the checkpoint
-        prepare = replace(
-            one, fence=fence, ranges=_of(one.ranges, query), segments=(), routing=0, sinks={}, graph=version
-        )
-        prepare = replace(prepare, attachments=(), spark=carried if one.level == 1 else None)
+    position = snapshot.commit.position
+    batch = replace(some(snapshot.batch, "a snapshot of no batch"), query_id=query)
+    block = Block(Fence(0, position, 0), batch, spark=carried)  # its rows are in the checkpoint
+    yield f"{SECTION}/{block.file}", block.to_bytes()
+    for one in snapshot.prepares:
+        prepare = replace(one, fence=fence, segments=(), routing=0, sinks={}, graph=version)
+        prepare = replace(prepare, attachments=(), spark=None, batch=None)
         yield f"{SECTION}/{prepare.file}", prepare.to_bytes()
-    commit = replace(snapshot.commit, fence=fence, ranges=_of(snapshot.commit.ranges, query), sinks={}, dropped={})
+    commit = replace(snapshot.commit, fence=fence, sinks={}, dropped={}, batch=None)
     yield f"{SECTION}/{commit.file}", commit.to_bytes()
     notes = {METADATA: json.dumps({"id": query}).encode(), **snapshot.spark}
     done = [f"commits/{name.removeprefix('offsets/')}" for name in snapshot.spark if name.startswith("offsets/")]
@@ -184,10 +188,6 @@ def _small(snapshot: SnapshotFile, query: str, *, local: bool) -> Iterator[tuple
         yield f"{SECTION}/{SPARK}/{name}", content
         if local:  # as Hadoop has it
             yield f"{SECTION}/{SPARK}/{checksum_name(name)}", checksums(content)
-
-
-def _of(ranges: Ranges, query: str) -> Ranges:
-    return {stream: replace(batch, query_id=query) if stream == FEED else batch for stream, batch in ranges.items()}
 
 
 def _refuse_others(store: Store, ours: set[str], epoch: int) -> None:

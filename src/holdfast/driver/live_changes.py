@@ -19,14 +19,16 @@ from typing import TYPE_CHECKING, Any
 from holdfast import faults
 from holdfast.container.messages import Host
 from holdfast.driver.endpoint import Questions
-from holdfast.driver.open_sinks import Folders, open_sinks, sinks_of, without
+from holdfast.driver.open_sinks import Folders, open_sinks, over_source, over_stages, sinks_of, source_sinks_of, without
 from holdfast.driver.options import Options
 from holdfast.errors import FencedError, PlanError
 from holdfast.log.past import Past
 from holdfast.log.records import GraphFile
 from holdfast.master import events as ev
+from holdfast.master.feed import SinksChanged
 from holdfast.operators.stage import InputPlan, StagePlan
 from holdfast.plan.changes import compare, mapping
+from holdfast.plan.layout import layout_of
 from holdfast.safety.policies import Shards
 
 if TYPE_CHECKING:
@@ -82,8 +84,10 @@ class LiveChanges:
             folders = Folders(run.spark, run.file, run.ledger.store.uri, run.shell.history)
             self._await_rest(between)
             with between:
-                folders.take(opened.values(), run.jobs.log.sinks)
-                epoch, log = run.shell.machine.committed + 1, run.jobs.log
+                over, epoch, log = over_source(plan), run.shell.machine.committed + 1, run.jobs.log
+                log.sinks.shares_with(run.jobs.blocks.sinks)
+                folders.take([sink for name, sink in opened.items() if name not in over], log.sinks)
+                folders.take([sink for name, sink in opened.items() if name in over], run.jobs.blocks.sinks)
                 graph = replace(self._graph(plan, told), by=by)
                 if splits:
                     graph = replace(graph, splits=dict(splits), splits_at=epoch)
@@ -134,19 +138,22 @@ class LiveChanges:
         run.refuse_stopped()
 
     def _await_rest(self, between: contextlib.ExitStack) -> None:
-        """Hold the gate at a moment at which nothing of an epoch is prepared: what is, a start may have found, and can
-        only be finished as it was begun."""
+        """Keep batches and epochs from beginning, at a moment at which nothing is taken in that no epoch has read, and
+        nothing of an epoch is prepared: what is, a start may have found, and can only be finished as it was begun."""
         run, shell = self._run, self._run.shell
-        while True:
-            run.refuse_failed()
-            with contextlib.ExitStack() as held:
-                held.enter_context(shell.between_epochs())
-                if shell.machine.resting:
-                    run.refuse_stopped()
-                    between.push(held.pop_all())
-                    return
-            shell.hurry()
-            shell.wait_for(lambda: shell.machine.resting, LOOK_SECONDS)
+        with contextlib.ExitStack() as held:
+            held.enter_context(shell.between_batches())
+            while True:
+                run.refuse_failed()
+                with contextlib.ExitStack() as still:
+                    still.enter_context(shell.between_epochs())
+                    if shell.machine.resting and not shell.unread:
+                        run.refuse_stopped()
+                        held.push(still.pop_all())
+                        between.push(held.pop_all())
+                        return
+                shell.hurry()
+                shell.wait_for(lambda: shell.machine.resting and not shell.unread, LOOK_SECONDS)
 
     def _fitted(self, plan: JobPlan, reset: Collection[str], splits: Mapping[str, str]) -> JobPlan:
         """As this run has it: sized, numbered; and nothing of it means another state."""
@@ -224,13 +231,16 @@ class LiveChanges:
         jobs.sinks.update(opened)
         run.plan = jobs.plan = self._questions.plan = plan
         self._used = max([self._used, *(place.number for stage in plan.stages for place in stage.inputs)])
-        jobs.log.follow(plan.stages, tuple(sink.name for sink in plan.sinks), plan.feeding, graph.splits)
+        jobs.log.follow(plan.stages, over_stages(plan), plan.feeding, graph.splits)
+        jobs.log.over_source = frozenset(over_source(plan))
+        layout = layout_of(plan.stages, run.file.slices)
+        jobs.blocks.follow(plan.stages, over_source(plan), layout, graph.splits)
         left = (*jobs.log.left_out, *idle)
         jobs.log.left_out = tuple(name for name in left if name in {stage.name for stage in plan.stages})
         self._host = replace(self._host, stages=tuple(plan.stages), graph=graph.version)
         self.version = graph.version
         run.fleet.rehost(self._host)
-        run.shell.follow(ev.GraphChanged(plan.levels, **sinks_of(plan)))
+        run.shell.follow(ev.GraphChanged(plan.levels, **sinks_of(plan)), SinksChanged(**source_sinks_of(plan)))
         run.shell.tell(ev.SinksLeftOut(without(plan, jobs.log.left_out)))
         for line in graph.changes:
             run.shell.history.note("changed", line)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from holdfast.log.ledger import Ledger
 from holdfast.log.records import Batch, JobFile
 from holdfast.log.snapshots import Snapshots
 from holdfast.master.autoscale import Autoscale, PerExecutor
-from holdfast.spark.query import Waiter, is_gone
+from holdfast.spark.query import Waiter, interruptible, is_gone
 from holdfast.spark.words import spark_failed
 from holdfast.wire import tokens
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from holdfast.spark.stream import JobPlan
 
 SECTION = "main"
+LOOK_SECONDS = 1.0
 END_SECONDS = 30.0  # of Spark's query, once it was told to end
 
 
@@ -73,6 +75,8 @@ class LiveJob:
         """Set by whoever starts it, once there is all that a change touches."""
         self.stopping = False
         self.stopped = False
+        self.draining = False
+        """Without a query: what is taken in is read, and that is all."""
         self._ending = threading.RLock()  # a signal's handler may stop a run that is being stopped
         self._termination: Waiter | None = None
         self._waiters: list[Waiter] = []
@@ -100,7 +104,7 @@ class LiveJob:
             query = self.query = writer.start()
         self._termination = Waiter(query.awaitTermination, "holdfast-query")
         self.jobs.query.started(query)
-        if self.shell.error is not None:
+        if self.shell.error is not None or self.shell.epochs_failed is not None:
             self._end_query()
 
     @contextlib.contextmanager
@@ -120,24 +124,43 @@ class LiveJob:
 
     def process_all_available(self) -> None:
         """Return when everything that the sources have now is in a committed epoch."""
+        if self.query is None:
+            self._await_drained(None)
+            return
         waiter = Waiter(self._query.processAllAvailable, "holdfast-waits")
         self._waiters = [one for one in self._waiters if not one.over] + [waiter]
         waiter.wait()
         self._raise_error_of(waiter, done=False)
+        self._await_drained(None)
         if self.stopping:
             raise self._stopped_early()
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait until the query ends: by itself (``availableNow``), by ``stop``, or by an error, which is raised."""
-        termination = some(self._termination, "the query starts with the run")
-        if not termination.wait(timeout):
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if self._termination is not None:
+            if not self._termination.wait(timeout):
+                self.raise_error()
+                return False
+            self._raise_error_of(self._termination, done=not self._trigger.keys() & {"availableNow", "once"})
+        return self._await_drained(deadline)
+
+    def _await_drained(self, deadline: float | None) -> bool:
+        """Wait until all that is taken in is read too; errors of epochs are raised."""
+        while True:
+            left = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, max(deadline - time.monotonic(), 0.0))
+            with interruptible():
+                done = self.shell.drained_in(left) or self.stopping
             self.raise_error()
-            return False
-        self._raise_error_of(termination, done=not self._trigger.keys() & {"availableNow", "once"})
-        return True
+            if self.shell.epochs_failed is not None and not self.stopping:
+                raise self.shell.epochs_failed from self.shell.epochs_failed.__cause__
+            if isinstance(self.shell.failure, HoldfastError) and not self.stopping:
+                raise self.shell.failure from self.shell.failure.__cause__
+            if done or (deadline is not None and time.monotonic() >= deadline):
+                return done
 
     def stop(self, patience: float = 10.0) -> None:
-        """Let the epoch in flight end, then stop the query and end every container."""
+        """Let the batch under way end and the epochs of what is taken in, then stop the query and every container."""
         if self.shell.inside:
             self.shell.begin_no_other()
             later = until_exit(lambda: self.stop(threading.TIMEOUT_MAX))
@@ -190,6 +213,8 @@ class LiveJob:
         """No epoch will come any more."""
         self.refuse_stopped()
         ended = self._termination
+        if self.shell.epochs_failed is not None:
+            raise self.shell.epochs_failed from self.shell.epochs_failed.__cause__
         if ended is not None and ended.over and ended.error is not None:
             self._raise_error_of(ended, done=False)
 
@@ -206,6 +231,8 @@ class LiveJob:
         """What ended the query: our own error rather than Spark's words about it. ``done``: whoever stops the run does
         not keep it from anything that was waited for."""
         self.raise_error()
+        if self.shell.epochs_failed is not None:
+            raise self.shell.epochs_failed from self.shell.epochs_failed.__cause__
         if waiter.error is None:
             return
         if isinstance(self.shell.failure, HoldfastError):
@@ -240,7 +267,7 @@ class LiveJob:
         threading.Thread(target=ending, daemon=True, name="holdfast-end").start()
 
     def _end_query_between_epochs(self) -> None:
-        with self.shell.between_epochs():
+        with self.shell.between_batches():
             pass  # a batch under way fails by itself; one that waits for its turn must get it, or the query never ends
         if self.query is not None:
             with contextlib.suppress(Exception):  # Spark's session is gone, and the query with it

@@ -1,10 +1,13 @@
-"""The thin shell around the pure master: it performs instructions and reports what came of them.
+"""The thin shell around the pure machines: it performs instructions and reports what came of them.
 
-Three kinds of threads. One dispatcher owns the machine: it takes events off a queue, in order, and hands out what the
-machine asks for. A pool does what waits on containers and the store. And Spark's own jobs run in the thread in which
-Spark called ``foreachBatch``, or beside it (``spark_jobs``).
+Four kinds of threads. One dispatcher owns the machines: it takes events off a queue, in order, and hands out what they
+ask for. A pool does what waits on containers and the store. Spark's own jobs of a batch run in the thread in which
+Spark called ``foreachBatch``, those of an epoch in the pump's, or beside these (``spark_jobs``).
 
-Who carries an instruction out is found by its type, in three tables: ``containers``, ``store`` and ``epochs`` (Spark).
+Who carries an instruction out is found by its type, in tables: ``containers``, ``store``, ``intake`` (what the feed
+does in the store) and ``epochs`` (Spark).
+
+It is long because its threads, what each waits for and how all of them end, stand in one place.
 """
 
 from __future__ import annotations
@@ -39,14 +42,26 @@ from holdfast.launch.fleet import Fleet
 from holdfast.log.records import Batch
 from holdfast.master import events as ev
 from holdfast.master import instructions as do
-from holdfast.master.feed import BatchOffered, FailBatch, FinishBatch, RefuseBatch
+from holdfast.master.feed import (
+    BatchOffered,
+    FailBatch,
+    FeedStarted,
+    FinishBatch,
+    OfferUnwanted,
+    RefuseBatch,
+    RunSourceSink,
+    SinksChanged,
+    TakeIn,
+)
 from holdfast.master.machine import Master
+from holdfast.master.pump import DecideFailed, EndEpochs, EpochsOver, PumpHeld, PumpLet, TickWanted
 from holdfast.wire.causes import named
 from holdfast.wire.client import Unreachable
 from holdfast.wire.handlers import Table
 
 LOG = logging.getLogger("holdfast")
 CLOCK_SECONDS = 0.25
+WEEK_SECONDS = 604_800.0
 TICK_SECONDS = 0.05
 LOADS_SECONDS = 20.0
 TIDY_SECONDS = 60.0
@@ -88,7 +103,8 @@ class Shell:
         self.rows = 0
         self.last = EpochFigures()
         self.counts = counts.total
-        self.failure: Exception | None = None  # the last offered batch failed
+        self.failure: Exception | None = None  # the last offered batch failed, or the last epoch
+        self.epochs_failed: Exception | None = None  # so that none comes any more, and no batch waited for it
         self.due: int | None = None  # µs of the clock at which something happens though no row comes
         self.on_commit: Callable[[EpochFigures], None] = lambda _: None
         self.on_error: Callable[[], None] = lambda: None  # the run is over
@@ -96,17 +112,23 @@ class Shell:
         self.go_on_without: Callable[[int, FunctionError], bool] = lambda *_: False  # whose job raised in that epoch
         self._containers = ContainerHandlers(brain, fleet, store, sizes, counts)
         self._upkeep = Upkeep(brain, fleet, store)
-        self._table = Table(self._containers, store)
-        self._spark_jobs = SparkJobs(brain, jobs, store, self._upkeep, sinks_at_once)
+        self._table = Table(self._containers, store, jobs.blocks)
+        self._feed_jobs = SparkJobs(brain, jobs, store, self._upkeep, sinks_at_once)
+        self._epoch_jobs = SparkJobs(brain, jobs, store, self._upkeep, sinks_at_once)
         self._row_times = RowTimes(jobs.plan.time_columns)
-        self._spark: queue.SimpleQueue[do.Instruction] = queue.SimpleQueue()
-        self._gate = threading.Lock()  # held while an epoch runs, and by whoever stops the run
+        self._for_feed: queue.SimpleQueue[do.Instruction] = queue.SimpleQueue()
+        self._for_pump: queue.SimpleQueue[do.Instruction] = queue.SimpleQueue()
+        self._gate = threading.Lock()  # held while Spark waits for a batch, and by whoever keeps it from offering one
+        self._epochs = threading.Lock()  # held while the pump's thread runs a job, and decides about one that failed
+        self._offering = 0  # the thread in which Spark waits
         self._stopping = False
+        self._ticks = False
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="holdfast-shell")
         self._behind = ThreadPoolExecutor(32, thread_name_prefix="holdfast-behind")  # what no epoch waits for
         self._dispatcher = threading.Thread(target=self._dispatch, daemon=True, name="holdfast-master")
         self._clock = threading.Thread(target=until_exit(self._keep_time), daemon=True, name="holdfast-clock")
-        self._ticker = threading.Thread(target=until_exit(self._keep_ticking), daemon=True, name="holdfast-ticks")
+        pumping = until_exit(jobs.beside(self._keep_pumping))
+        self._pump = threading.Thread(target=pumping, daemon=True, name="holdfast-pump")
 
     # --- from outside -------------------------------------------------------------------------------------
 
@@ -138,102 +160,127 @@ class Shell:
     def drained(self, seconds: float) -> bool:
         return self._brain.drained(seconds)
 
-    def begin(self, started: ev.Started) -> None:
+    def begin(self, feed: FeedStarted, started: ev.Started) -> None:
+        self.tell(feed)
         self.tell(started)
         self._dispatcher.start()
         self._clock.start()
+        self._pump.start()
         stages = self._jobs.plan.stages
         for stage in stages:
             if reason := stage.operator.unbounded:
                 self.history.note("warning", f"'{stage.name}' {reason}")
         if any(stage.build().clocked for stage in stages):
             self.due = 0  # a run before this one may have left something
-            self._ticker.start()
+            self._ticks = True
 
-    def follow(self, changed: ev.GraphChanged) -> None:
+    def let_epochs(self) -> None:
+        """All that is needed is there: epochs may begin."""
+        self.tell(PumpLet())
+
+    def follow(self, changed: ev.GraphChanged, sinks: SinksChanged) -> None:
         """The job has another graph from the next epoch on, which comes soon even if no row does. Between epochs."""
         self._row_times = RowTimes(self._jobs.plan.time_columns)
         self.tell(changed)
+        self.tell(sinks)
         self.hurry()
 
     def hurry(self) -> None:
         """Have an epoch soon, if need be without rows: one that was begun, or else the next."""
         self.due = 0
-        if not self._ticker.is_alive():
-            self._ticker.start()
+        self._ticks = True
+
+    # --- batches ------------------------------------------------------------------------------------------
 
     def offer(self, frame: DataFrame, batch: Batch) -> None:
-        """``foreachBatch``: returns when the batch is a committed epoch, raises when it is not."""
+        """``foreachBatch``: returns when the batch has a block, and without prefetch when that is a committed epoch;
+        raises when it is not."""
         with self._gate:
-            self._brain.offering = threading.get_ident()
-            if self._stopping:
-                raise self._failed_with(Stopping("the run is being stopped"))
-            if self.error is not None:
-                raise self.error
-            refusal = self._epoch(frame, batch)
-            while refusal is not None:
-                tick = self._brain.unfinished_tick()
-                if tick is None:
-                    raise self._failed_with(refusal.error())
-                self._epoch(None, tick)
-                refusal = self._epoch(frame, batch)
-
-    def _epoch(self, frame: DataFrame | None, batch: Batch) -> RefuseBatch | None:
-        """Offer a batch, or a tick, and run its jobs of Spark until it is committed. If it raises in a job of a hub, it
-        is run once more without that one."""
-        while True:
+            self._offering = threading.get_ident()
             try:
-                with self._spark_jobs.ended():
-                    return self._run_epoch(frame, batch)
-            except FunctionError as error:
-                if not (self._upkeep.still_ours() and self.go_on_without(self.machine.committed + 1, error)):
-                    raise self._failed_with(error) from error.__cause__
+                if self._stopping:
+                    raise self._failed_with(Stopping("the run is being stopped"))
+                if self.error is not None:
+                    raise self.error
+                if self.failure is not None:  # no epoch comes any more
+                    raise self.failure
+                with self._feed_jobs.ended():
+                    self._take(frame, batch)
+            finally:
+                self._offering = 0
 
-    def _run_epoch(self, frame: DataFrame | None, batch: Batch) -> RefuseBatch | None:
+    def _take(self, frame: DataFrame, batch: Batch) -> None:
         began = time.perf_counter()
         self.tell(BatchOffered(batch))
         while True:
-            instruction = self._spark.get()
+            instruction = self._for_feed.get()
             match instruction:
                 case FinishBatch() | FailBatch() | RefuseBatch() if instruction.batch != batch:
                     continue  # about an earlier offer, which has its answer
                 case FinishBatch():
-                    if not batch.tick:
-                        self.last = replace(self.last, seconds=time.perf_counter() - began)
-                        self.on_commit(self.last)
-                    return None
+                    self.last = replace(self.last, seconds=time.perf_counter() - began)
+                    self.on_commit(self.last)
+                    return
                 case FailBatch(error=error):
-                    if isinstance(error, FunctionError):
-                        if self._upkeep.still_ours():
-                            self._store.mark_failed(self.machine.committed + 1, error)
-                        raise error
-                    raise self._failed_with(error)
+                    raise self._failed_with(error) from error.__cause__
                 case RefuseBatch():
-                    return instruction
+                    raise self._failed_with(instruction.error())
                 case do.Stop():
                     raise self._failed_with(some(self.error, "stopped without an error"))
                 case _:
-                    self._spark_jobs.run(frame, instruction)
+                    self._feed_jobs.run(frame, instruction)
 
-    def _keep_ticking(self) -> None:
-        """Run an epoch without rows when a timer or the end of a window in processing time asks for one."""
-        while not self._brain.closing.wait(TICK_SECONDS):
-            if self.due is None or self._store.clock.now() < self.due or not self._gate.acquire(blocking=False):
-                continue  # not yet; or an epoch is running, which will do as well
+    # --- epochs -------------------------------------------------------------------------------------------
+
+    def _keep_pumping(self) -> None:
+        """Run what epochs need of Spark; and ask for one without rows when a timer or the end of a window in processing
+        time does."""
+        while not self._brain.closing.is_set():
             try:
-                tick = self._brain.next_tick()
-                if tick is None or self._stopping or self.error is not None:
-                    continue
-                self._brain.offering = threading.get_ident()
-                self._epoch(None, tick)
-            except Stopping:
-                return
-            except Exception as error:
-                if not leaving():
-                    self._fatal(named(error, "A tick"))
-                return
-            finally:
-                self._gate.release()
+                instruction = self._for_pump.get(timeout=TICK_SECONDS)
+            except queue.Empty:
+                if self._ticks and self.due is not None and self._store.clock.now() >= self.due and self._may_go_on:
+                    self.tell(TickWanted())
+                continue
+            with self._epochs:
+                match instruction:
+                    case DecideFailed(error=error):
+                        self._decide(error)
+                    case EndEpochs(error=error):
+                        self._end_epochs(error)
+                    case do.Stop():
+                        return
+                    case _:
+                        self._epoch_jobs.run(None, instruction)
+
+    @property
+    def _may_go_on(self) -> bool:
+        return not self._stopping and self.error is None and self.failure is None
+
+    def _decide(self, error: Exception) -> None:
+        """About an epoch that failed. If it raised in a job of a hub, it is run once more without that one."""
+        with self._epoch_jobs.ended():
+            pass
+        if isinstance(error, FunctionError) and self._upkeep.still_ours():
+            epoch = self.machine.committed + 1
+            try:
+                if self.go_on_without(epoch, error):
+                    self.tell(ev.GoOn())
+                    return
+                self._store.mark_failed(epoch, error)
+            except HoldfastError as further:
+                error = further
+        self.tell(EpochsOver(error))
+
+    def _end_epochs(self, error: Exception) -> None:
+        """Nobody waits for the epoch that failed: whoever waits for the run hears of it."""
+        if not isinstance(error, Stopping) and not self._stopping and self.error is None:
+            named_error = named(error, "An epoch")
+            self.failure = self.epochs_failed = named_error
+            self.history.note("failed", str(named_error).splitlines()[0])
+            with self._brain.changed:
+                self._brain.changed.notify_all()
+            self.on_error()
 
     def _failed_with(self, error: Exception) -> Exception:
         """Spark wraps what ``foreachBatch`` raises into text; whoever waits for the query gets the error itself."""
@@ -242,38 +289,87 @@ class Shell:
 
     @property
     def inside(self) -> bool:
-        """Whether this thread is one that runs the epoch in flight: it is in a sink."""
+        """Whether this thread is one that runs a batch or an epoch: it is in a sink."""
         thread = threading.get_ident()
-        return self._gate.locked() and (self._brain.offering == thread or thread in self._brain.running)
+        return thread in (self._offering, self._pump.ident) or thread in self._brain.running
 
     def begin_no_other(self) -> None:
-        """The epoch in flight, if there is one, is the last of this run."""
+        """The batch under way, if there is one, is the last of this run, and what is taken in is read."""
         self._stopping = True
 
     def stop(self, patience: float) -> None:
-        """Let the epoch in flight end, if it does so within these seconds, and let no other begin."""
+        """Let the batch under way end, and the epochs of what is taken in, if they do so within these seconds; and let
+        no other begin."""
         self.begin_no_other()
-        patience = min(max(patience, 0.0), threading.TIMEOUT_MAX)
-        while not self._gate.acquire(timeout=patience):
-            # Told more than once: a batch may have been on its way to the master when it heard it first.
-            self.tell(ev.EpochUnwanted(Stopping("the run is being stopped")))
-            patience = CLOCK_SECONDS
-        self._gate.release()
+        deadline = time.monotonic() + min(max(patience, 0.0), WEEK_SECONDS)
+        while not self._gate.acquire(timeout=max(deadline - time.monotonic(), 0.0)):
+            # Told more than once: a batch may have been on its way to the feed when it heard it first.
+            self._give_up()
+            deadline = time.monotonic() + CLOCK_SECONDS
+        try:
+            self.wait_for(lambda: self._drained, max(deadline - time.monotonic(), 0.0))
+            self.tell(PumpHeld())
+            while not self.wait_for(lambda: self._brain.pump.at_rest, max(deadline - time.monotonic(), 0.0)):
+                self._give_up()
+                deadline = time.monotonic() + CLOCK_SECONDS
+            with self._epochs:
+                pass  # whatever still runs for an epoch has left its thread
+        finally:
+            self._gate.release()
+
+    def _give_up(self) -> None:
+        stopping = Stopping("the run is being stopped")
+        self.tell(OfferUnwanted(stopping))
+        self.tell(ev.EpochUnwanted(stopping))
+
+    @property
+    def _drained(self) -> bool:
+        """Nothing is left that epochs have to read, or no epoch comes any more."""
+        pump = self._brain.pump
+        return pump.at_rest or (pump.idle and (not pump.unread or pump.stuck))
 
     def close(self) -> None:
         self._brain.close()
-        for thread in (self._dispatcher, self._clock, self._ticker):
+        self._for_pump.put(do.Stop(reason="closed", successor=0))
+        for thread in (self._dispatcher, self._clock, self._pump):
             if thread.is_alive():
                 thread.join(10)
         for pool in (self._pool, self._behind):
             pool.shutdown(wait=True, cancel_futures=True)
-        self._spark_jobs.close()
+        self._feed_jobs.close()
+        self._epoch_jobs.close()
+
+    @contextlib.contextmanager
+    def between_batches(self) -> Iterator[None]:
+        """While this is held Spark waits for no batch."""
+        with self._gate:
+            yield
 
     @contextlib.contextmanager
     def between_epochs(self) -> Iterator[None]:
-        """While this is held no epoch runs."""
-        with self._gate:
-            yield
+        """While this is held no epoch runs, and none begins."""
+        self.tell(PumpHeld())
+        try:
+            self.wait_for(lambda: self._brain.pump.at_rest, WEEK_SECONDS)
+            with self._epochs:
+                yield
+        finally:
+            self.tell(PumpLet())
+
+    def drained_in(self, seconds: float) -> bool:
+        """Wait until everything that is taken in is read, or the run is over; whether one of them is so."""
+        pump = self._brain.pump
+        return self.wait_for(lambda: self.epochs_failed is not None or pump.dry or self._stopping, seconds)
+
+    @property
+    def taken_in(self) -> int:
+        """The number of the newest block."""
+        return self._brain.feed.last
+
+    @property
+    def unread(self) -> int:
+        """Blocks that wait for an epoch, or are in the one under way."""
+        return self._brain.pump.unread
 
     # --- the dispatcher -----------------------------------------------------------------------------------
 
@@ -292,8 +388,10 @@ class Shell:
 
     def _perform(self, instruction: do.Instruction) -> None:
         match instruction:
-            case do.RunIntake() | do.RunSink() | FinishBatch() | FailBatch() | RefuseBatch():
-                self._spark.put(instruction)
+            case TakeIn() | RunSourceSink() | FinishBatch() | FailBatch() | RefuseBatch():
+                self._for_feed.put(instruction)
+            case do.RunIntake() | do.RunSink() | DecideFailed() | EndEpochs():
+                self._for_pump.put(instruction)
             case do.TellPeople(kind=kind, text=text):
                 self.history.note(kind, text)
             case do.EndRun(error=error):
@@ -319,7 +417,7 @@ class Shell:
     def _fatal(self, error: HoldfastError) -> None:
         self._brain.end(error)
         self.history.note("failed", str(error).splitlines()[0])
-        self._spark.put(do.Stop(reason=str(error), successor=0))
+        self._for_feed.put(do.Stop(reason=str(error), successor=0))
         self.on_error()
 
     def _keep_time(self) -> None:

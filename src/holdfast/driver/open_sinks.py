@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.driver.history import History
 from holdfast.driver.live_job import SECTION
-from holdfast.driver.store import SinkCounters
+from holdfast.driver.sink_counters import SinkCounters
 from holdfast.errors import StoreError
 from holdfast.log.records import JobFile
 from holdfast.plan.compile import Plan
@@ -47,12 +47,31 @@ def _open(spark: SparkSession, job: str, sink: SinkPlan) -> Sink:
 
 
 def sinks_of(plan: Plan) -> dict[str, Any]:
-    """What the master is told of them."""
+    """What the master is told of those over stages."""
+    after, over = _after(plan), over_stages(plan)
     return {
-        "sinks": tuple(sink.name for sink in plan.sinks),
-        "sinks_after": _after(plan),
+        "sinks": over,
+        "sinks_after": {sink: first for sink, first in after.items() if {sink, first} <= set(over)},
         "sinks_read": {sink.name: _read_by(sink) for sink in plan.sinks if _may_be_silent(sink)},
     }
+
+
+def source_sinks_of(plan: Plan) -> dict[str, Any]:
+    """What the feed is told of those straight over the source."""
+    after, over = _after(plan), over_source(plan)
+    return {
+        "sinks": over,
+        "sinks_after": {sink: first for sink, first in after.items() if {sink, first} <= set(over)},
+    }
+
+
+def over_source(plan: Plan) -> tuple[str, ...]:
+    return tuple(sink.name for sink in plan.stateless_sinks)
+
+
+def over_stages(plan: Plan) -> tuple[str, ...]:
+    without = over_source(plan)
+    return tuple(sink.name for sink in plan.sinks if sink.name not in without)
 
 
 def _after(plan: Plan) -> dict[str, str]:

@@ -43,6 +43,8 @@ class Options:
     drop_sinks: Sequence[str] = ()
     sinks_at_once: int = 4
     ring: bool = False
+    prefetch: int = 0
+    drain: bool = False
 
     def __post_init__(self) -> None:
         if self.slices != "auto" and not 1 <= self.slices <= MAX_SLICES:
@@ -55,6 +57,8 @@ class Options:
         one_of("preaggregate", self.preaggregate, True, False, "auto")
         one_of("push", self.push, True, False, "auto")
         one_of("ring", self.ring, True, False)
+        one_of("prefetch", self.prefetch, 0, 1)
+        one_of("drain", self.drain, True, False)
         trigger_of(self.trigger)
         checked_overflow(self.on_overflow)
         for what, names in (("drop", self.drop), ("drop_sinks", self.drop_sinks)):
@@ -86,6 +90,12 @@ class Options:
     def way_back(self) -> Recovery:
         """How lost slices come back; without a word about it, as fits the safety."""
         return self.recovery or (Auto() if isinstance(self.safety, Shards) else Chained())
+
+    @property
+    def ahead(self) -> int:
+        """How many blocks may be unread when the next batch is taken in. Where a checkpoint holds epochs back, it shall
+        hold the intake back too."""
+        return 0 if self.terms().blocking else self.prefetch
 
     @property
     def upload(self) -> float | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import ContainerError, PlanError, StoreError
 from holdfast.invariants import some
+from holdfast.log.blocks import batch_at
 from holdfast.log.ledger import Ledger
 from holdfast.log.past import Past
 from holdfast.log.records import SPARK, GraphFile, JobFile, Manifest
@@ -112,7 +113,8 @@ def _file(
     while (further := ledger.get_prepare(epoch, level)) is not None:
         prepares.append(further)
         level += 1
-    folder, batch = graph.spark if graph else SPARK, commit.batch.batch_id
+    batch = some(batch_at(ledger, commit.position), f"nothing says which batch epoch {epoch} has read")
+    folder = graph.spark if graph else SPARK
     return SnapshotFile(
         number,
         now,
@@ -123,7 +125,8 @@ def _file(
         commit,
         tuple(prepares),
         _past(ledger, graph).to_dict(),
-        _notes(ledger, folder, batch),
+        _notes(ledger, folder, batch.batch_id),
+        batch,
     )
 
 
@@ -161,15 +164,15 @@ def _notes(ledger: Ledger, folder: str, batch: int) -> dict[str, bytes]:
 
 
 def _planned(ledger: Ledger, folder: str, batch: int) -> bytes | None:
-    """What Spark planned for a batch: by its own file, or by the prepare that carries it when that has gone."""
+    """What Spark planned for a batch: by its own file, or by the block that carries it when that has gone."""
     name = f"offsets/{batch}"
     found = ledger.section.read_if_present(f"{folder}/{name}")
     if found is not None:
         return found
-    for prepare in ledger.newest_first():
-        if prepare.batch.batch_id < batch:
+    for one in ledger.carriers():
+        if one.batch is not None and one.batch.batch_id < batch:
             break
-        if prepare.spark is not None and prepare.spark.folder == folder and name in (carried := prepare.carried()):
+        if one.spark is not None and one.spark.folder == folder and name in (carried := one.carried()):
             return carried[name]
     return None
 

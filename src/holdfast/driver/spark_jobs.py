@@ -1,7 +1,8 @@
-"""Where an epoch's jobs of Spark run: in the thread in which Spark called ``foreachBatch``, because that thread carries
-the query's session and job group; the sinks of a job that has several in threads beside it, which get the same.
+"""Where jobs of Spark run: those of a batch in the thread in which Spark called ``foreachBatch``, because that thread
+carries the query's session and job group; those of an epoch in the pump's; the sinks of a job that has several in
+threads beside it, which get the same.
 
-That thread does not return to Spark before all of these are done. A job whose answer the machine does not await any
+No thread goes on to what comes next before all of these are done. A job whose answer the machine does not await any
 more is cancelled by its tag, again with every event and tick of the clock until its thread has left it: cancelling
 reaches only what runs at that moment, and a sink may be between two jobs.
 """
@@ -23,6 +24,7 @@ from holdfast.driver.upkeep import Upkeep
 from holdfast.invariants import Impossible
 from holdfast.master import events as ev
 from holdfast.master import instructions as do
+from holdfast.master.feed import RunSourceSink
 from holdfast.spark.quiet import quiet
 from holdfast.wire.handlers import Table
 
@@ -50,7 +52,8 @@ class SparkJobs:
 
     def run(self, frame: DataFrame | None, instruction: do.Instruction) -> None:
         """To its end; or, if it is one of several sinks, beside this thread."""
-        if self._at_once > 1 and len(self._jobs.plan.sinks) > 1 and isinstance(instruction, do.RunSink):
+        sink = isinstance(instruction, do.RunSink | RunSourceSink)
+        if sink and self._at_once > 1 and len(self._jobs.plan.sinks) > 1:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._at_once, thread_name_prefix="holdfast-sink")
             self._beside.append(self._pool.submit(self._jobs.beside(self._run), frame, instruction))

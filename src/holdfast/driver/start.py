@@ -8,8 +8,6 @@ import secrets
 import socket
 import time
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql import SparkSession
@@ -19,29 +17,42 @@ from holdfast.driver import upgrade as upgrading
 from holdfast.driver.brain import Brain
 from holdfast.driver.counts import Counts
 from holdfast.driver.endpoint import Desk, Questions
-from holdfast.driver.epochs import EpochJobs, sink_is_gone
+from holdfast.driver.epochs import EpochJobs
 from holdfast.driver.former_places import laid_out
+from holdfast.driver.found import Found, look, refuse_unreadable, taken_in
 from holdfast.driver.history import History
+from holdfast.driver.intake import IntakeHandlers
 from holdfast.driver.live_changes import LiveChanges
 from holdfast.driver.live_job import SECTION, LiveJob
 from holdfast.driver.loop import Shell
-from holdfast.driver.open_sinks import Folders, open_sinks, sinks_of, without
+from holdfast.driver.open_sinks import (
+    Folders,
+    open_sinks,
+    over_source,
+    over_stages,
+    sinks_of,
+    source_sinks_of,
+    without,
+)
 from holdfast.driver.options import Options
 from holdfast.driver.routes import Routes
+from holdfast.driver.sink_counters import SinkCounters
 from holdfast.driver.sizes import Sizes
-from holdfast.driver.store import Feedback, SinkCounters, StoreHandlers, yet_to_turn
-from holdfast.driver.watermarks import Timekeeper
-from holdfast.errors import ContainerError, CorruptionError, PlanError, StoreError
+from holdfast.driver.store import Feedback, StoreHandlers
+from holdfast.errors import ContainerError, PlanError, StoreError
 from holdfast.launch.executors import ExecutorLauncher
 from holdfast.launch.fleet import Fleet
 from holdfast.launch.local import ChildLauncher, ContainerSettings, Launcher
+from holdfast.log.blocks import Standing, standing
 from holdfast.log.ledger import Ledger
-from holdfast.log.records import Commit, JobFile
+from holdfast.log.records import JobFile
 from holdfast.log.store import Store
 from holdfast.master import events as ev
 from holdfast.master.autoscale import PerExecutor
 from holdfast.master.balance import slices_auto
+from holdfast.master.feed import FeedStarted
 from holdfast.plan.former import refuse_readers
+from holdfast.plan.layout import layout_of
 from holdfast.recovery.policies import Auto, FromStore, Line, Star, Tree
 from holdfast.spark import compat
 from holdfast.spark.checkpoint import SparkNotes
@@ -94,6 +105,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
     plan = plan.numbered(upgrading.history(ledger, plan))
     refuse_readers(plan.planned, file.format)
     graph = ledger.graph()
+    refuse_unreadable(standing(ledger), layout_of(plan.stages, slices), job.name)
     upgrade = upgrading.look(ledger, file, plan, options.drop)
     sinks = open_sinks(spark, file.job_id, plan.sinks)
     token = secrets.token_urlsafe(32)
@@ -108,11 +120,13 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
         upgrading.refuse_rival(ledger, graph, job.name)
         if mended := notes.mend():
             history.note("mended", f"Spark's own checkpoint: {mended}")
+        refuse_unreadable(standing(ledger), layout_of(plan.stages, slices), job.name)
         if upgrade is not None:
             upgrade.perform(owner.incarnation)
             for change in upgrade.changes:
                 history.note("changed", change)
-        found = _look(ledger, plan, options)
+        blocks = standing(ledger)
+        found = look(ledger, plan, options, blocks)
         brain = Brain(history)
         settings = ContainerSettings(token, listen, options.threads, hash_seed=file.hash_seed)
         host = Host(
@@ -138,11 +152,22 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
             owner.incarnation,
             history,
             notes,
-            SinkCounters(tuple(sinks), dict(found.counters), frozenset(options.drop_sinks), dict(found.unsure)),
+            SinkCounters(over_stages(plan), dict(found.counters), frozenset(options.drop_sinks), dict(found.unsure)),
             found.time,
             sizes,
             plan.stages,
             Feedback(plan.feeding, found.commit.feedback if found.commit else {}),
+        )
+        log.over_source = frozenset(over_source(plan))
+        intake = IntakeHandlers(
+            log,
+            notes,
+            SinkCounters(
+                over_source(plan), dict(found.counters), frozenset(options.drop_sinks), dict(found.source_unsure)
+            ),
+            taken_in(found.time, plan, blocks),
+            layout_of(plan.stages, file.slices),
+            blocks.begun,
         )
         jobs = EpochJobs(
             plan=plan,
@@ -154,6 +179,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
             master=desk.address,
             routes=routes,
             log=log,
+            blocks=intake,
             sizes=sizes,
             counts=counts,
             push=not store.is_local if options.push == "auto" else options.push,
@@ -173,8 +199,12 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
         opened.pop_all()
         opened.callback(run.stop)
         tokens.keep(file.job_id, owner.incarnation, token)
-        Folders(spark, file, store.uri, history).take(sinks.values(), log.sinks, found.given, found.committed + 1)
-        _begin(run, found, options)
+        folders = Folders(spark, file, store.uri, history)
+        above = [sink for name, sink in sinks.items() if name not in log.over_source]
+        folders.take(above, log.sinks, found.given, found.committed + 1)
+        below = [sink for name, sink in sinks.items() if name in log.over_source]
+        folders.take(below, intake.sinks, found.source_given, blocks.last + 1)
+        _begin(run, found, blocks, options)
         opened.pop_all()
     return run
 
@@ -250,80 +280,32 @@ def _launcher(job: Job, options: Options, settings: ContainerSettings, desk: Des
     return launcher
 
 
-@dataclass(frozen=True)
-class Found:
-    """What the store held when the job was taken."""
-
-    commit: Commit | None
-    prepared: tuple[ev.Prepared, ...]
-    counters: Mapping[str, int]
-    unsure: Mapping[str, int]
-    """Of sinks that were dropped with an epoch, and are not back."""
-    given: tuple[str, ...]
-    """The sinks that the prepared epoch goes to."""
-    time: Timekeeper
-    """As the last committed epoch left it, and as far as the next one has been prepared."""
-    left_out: tuple[str, ...] = ()
-    """Stages that the newest epoch goes along without."""
-    turns: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
-    """Stages that the next epoch is to empty, and to cut down."""
-
-    @property
-    def committed(self) -> int:
-        return self.commit.fence.epoch if self.commit else 0
-
-
-def _look(ledger: Ledger, plan: JobPlan, options: Options) -> Found:
-    commit = ledger.last_committed()
-    committed = commit.fence.epoch if commit else 0
-    last = ledger.get_prepare(committed, 1) if committed else None
-    if committed and last is None:
-        raise CorruptionError(
-            f"Epoch {committed} is committed, but its prepare is gone from {ledger.section.uri}.",
-            safe="Nothing was changed.",
-            todo="Bring the file back from a copy of the store.",
-        )
-    counters = (last.sinks if commit is None or commit.sinks is None else commit.sinks) if last else {}
-    unsure = commit.dropped if commit is not None else {}
-    drawn, prepared = [sink.name for sink in plan.sinks], []
-    given: tuple[str, ...] = ()
-    left_out = last.left_out if last else ()
-    for level in range(1, plan.levels + 1):
-        found = ledger.get_prepare(committed + 1, level)
-        if found is None:
-            break
-        ledger.refuse_former_graph(found)
-        left_out = found.left_out
-        if level == 1:
-            given = tuple(name for name in found.given_to(counters) if name not in options.drop_sinks)
-            back = {name: number - 1 for name, number in found.sinks.items() if name in unsure}
-            counters, unsure = {**counters, **back}, {name: at for name, at in unsure.items() if name not in back}
-            if gone := [name for name in given if name not in drawn]:
-                raise sink_is_gone(gone, committed + 1)
-        prepared.append(ev.Prepared(level, found.fence, found.ranges, given))
-    there = tuple(sorted(stage.name for stage in plan.stages if stage.name in left_out))
-    time, turns = _timekeeper(ledger, plan, committed), yet_to_turn(last) if last else ((), ())
-    return Found(commit, tuple(prepared), counters, unsure, given, time, there, turns)
-
-
-def _timekeeper(ledger: Ledger, plan: JobPlan, committed: int) -> Timekeeper:
-    keeper, graphs = Timekeeper(plan.stages), ledger.graphs()
-    splits = graphs.splits(graphs.newest)
-    for epoch in (committed, committed + 1) if committed else (1,):
-        for split in (one for one in splits if one.epoch == epoch):  # its level may not be prepared yet
-            keeper.follow(plan.stages, {split.stage: split.source})
-        level = 1  # of all levels there were: a stage may be on another one than before
-        while (prepare := ledger.get_prepare(epoch, level)) is not None:
-            keeper.take(prepare)
-            level += 1
-    return keeper
-
-
-def _begin(run: LiveJob, found: Found, options: Options) -> None:
+def _begin(run: LiveJob, found: Found, blocks: Standing, options: Options) -> None:
     ledger, shell, machine = run.ledger, run.shell, run.shell.machine
     checkpoints = [0, 0, *(manifest.epoch for manifest in ledger.manifests(shell.history.corrupt))]
     routing = ledger.last_routing()
+    number = blocks.last + 1
+    former = blocks.former  # of a store of before, whose marks are beside the prepare
+    done = (
+        ledger.taken_over(number, found.source_given)
+        if former is None
+        else ledger.taken(found.committed + 1, found.source_given)
+    )
+    begun = former or (blocks.begun.batch if blocks.begun is not None else None)
+    run.draining = options.drain
     shell.begin(
+        FeedStarted(
+            incarnation=shell.incarnation,
+            last=blocks.last,
+            batch=blocks.batch,
+            begun=begun,
+            taken_in=former is not None,
+            read=blocks.position,
+            **source_sinks_of(run.plan),
+            sinks_at_once=options.sinks_at_once,
+            sinks_done=done,
+            prefetch=options.ahead,
+        ),
         ev.Started(
             incarnation=shell.incarnation,
             **sinks_of(run.plan),
@@ -342,10 +324,11 @@ def _begin(run: LiveJob, found: Found, options: Options) -> None:
             checkpoint=checkpoints[-1],
             checkpoint_before=checkpoints[-2],
             sinks_at_once=options.sinks_at_once,
-        )
+        ),
     )
-    if not found.committed and not found.prepared:
+    if not found.committed and not found.prepared and not options.drain:
         # The first intake needs no container, so Spark may begin while they start.
+        shell.let_epochs()
         run.start_query()
     if not shell.wait_for(lambda: machine.gathered, READY_SECONDS):
         raise ContainerError(f"The containers of job '{run.name}' did not come up in {READY_SECONDS:.0f} s.")
@@ -357,4 +340,6 @@ def _begin(run: LiveJob, found: Found, options: Options) -> None:
         run.raise_error()
         if machine.unrestored is not None:
             raise machine.unrestored
-        run.start_query()
+        shell.let_epochs()
+        if not options.drain:
+            run.start_query()

@@ -12,13 +12,14 @@ from types import MappingProxyType
 from holdfast import faults
 from holdfast.driver.clock import Clock
 from holdfast.driver.history import History
+from holdfast.driver.sink_counters import SinkCounters
 from holdfast.driver.sizes import Sizes
 from holdfast.driver.watermarks import Timekeeper
 from holdfast.errors import FunctionError
 from holdfast.invariants import some
 from holdfast.log.janitor import Janitor
 from holdfast.log.ledger import Ledger
-from holdfast.log.records import FEED, Carried, Commit, Fence, Manifest, Prepare, SegmentRef, Taken
+from holdfast.log.records import Commit, Fence, Manifest, Prepare, SegmentRef, Taken
 from holdfast.log.records import Routing as RoutingFile
 from holdfast.log.segment import segment_name
 from holdfast.master import events as ev
@@ -26,49 +27,11 @@ from holdfast.master import instructions as do
 from holdfast.operators.stage import StagePlan
 from holdfast.spark.checkpoint import SparkNotes
 from holdfast.wire.handlers import handler
+from holdfast.wire.messages import Tag
 
 INLINE_BYTES = 16 << 20
 """Of rows inside one prepare."""
 WRITERS = 8
-
-
-@dataclass
-class SinkCounters:
-    """Which epoch each sink is at, as the last committed epoch left it."""
-
-    drawn: tuple[str, ...]
-    """The sinks of the job."""
-    counters: dict[str, int] = field(default_factory=dict)
-    dropped: frozenset[str] = frozenset()
-    """Sinks that shall not get the epoch that was prepared for them."""
-    unsure: dict[str, int] = field(default_factory=dict)
-    """Of those that were dropped so and have not come back, the number of that epoch: they may have had it."""
-
-    def moved_on(self) -> dict[str, int]:
-        """As an epoch leaves them that goes to all sinks of the job."""
-        return self.counters | {name: self.counters.get(name, -1) + 1 for name in self.drawn}
-
-    def left_by(self, prepare: Prepare, skipped: Collection[str]) -> tuple[dict[str, int], dict[str, int]]:
-        """As an epoch leaves them that was not given to all whom its prepare names; and those of which nobody knows."""
-        lost = {name: prepare.sinks[name] for name in prepare.given_to(self.counters) if name in self.dropped}
-        moved = {name: number for name, number in prepare.sinks.items() if name not in skipped and name not in lost}
-        moved |= {name: self.counters[name] for name in skipped if name in self.counters and name not in lost}
-        return moved, {name: number for name, number in self.unsure.items() if name not in moved} | lost
-
-    def may_be_at(self, sink: str) -> tuple[int, ...]:
-        """The numbers that a sink may say that it is at, the likeliest last."""
-        unsure = self.unsure.get(sink)
-        return (self.counters.get(sink, -1),) if unsure is None else (unsure - 1, unsure)
-
-    def is_at(self, sink: str, number: int) -> None:
-        """It is drawn, and goes on from there."""
-        if number >= 0:
-            self.counters[sink] = number
-        self.unsure.pop(sink, None)
-
-    def given(self, prepare: Prepare) -> tuple[str, ...]:
-        """The sinks that the epoch goes to, whoever prepared it."""
-        return tuple(name for name in prepare.given_to(self.counters) if name not in self.dropped)
 
 
 @dataclass
@@ -119,6 +82,8 @@ class StoreHandlers:
         self._prepares: dict[int, Prepare] = {}  # of the epoch in flight, by level
         self._calling = _calling(stages)
         self.feedback = feedback
+        self.over_source: frozenset[str] = frozenset()
+        """The sinks straight over the source, which have their rows with the batch and not with the epoch."""
         self._sinks_begun = 0  # the newest epoch of which a sink may have something
         self.left_out: tuple[str, ...] = ()
         """Stages that go along without rows."""
@@ -154,14 +119,13 @@ class StoreHandlers:
     @handler
     def store_prepare(self, instruction: do.StorePrepare) -> ev.PrepareStored:
         attachments: list[bytes] = []
-        segments = self._segments(instruction, attachments)
+        segments = self.segments(instruction.fence, instruction.level, instruction.tags, attachments)
         epoch, level = instruction.fence.epoch, instruction.level
         if level == 1:
-            clock, carried = self._first(instruction, attachments)
-            resets, cuts = self.resets, self.cuts
+            clock, resets, cuts = self._clock_now(), self.resets, self.cuts
         else:  # an epoch has one clock
             first = self.prepare_of(epoch, 1)
-            clock, carried, resets, cuts = first.clock, None, first.resets, first.cuts
+            clock, resets, cuts = first.clock, first.resets, first.cuts
         seen = (tag.times for tag in instruction.tags)
         times, before, after = self.time.advance(level, seen, lambda stage: self._sizes.opened(stage, epoch))
         ours = Prepare(
@@ -178,34 +142,29 @@ class StoreHandlers:
             left_out=self.left_out,
             resets=resets,
             cuts=cuts,
-            spark=carried,
             feedback=self._fed(epoch, level),
             attachments=tuple(attachments),
         )
-        stored: Prepare | None = None
-        try:
-            with self.ledger_lock:
-                stored = self.ledger.put_prepare(ours)
-        finally:
-            if level == 1 and (stored is None or stored.fence != ours.fence):
-                self.notes.not_stored()
+        with self.ledger_lock:
+            stored = self.ledger.put_prepare(ours)
         self._prepares[stored.level] = stored
         self.time.take(stored)
         if level == 1:
             self.clock.take(stored.clock)
         faults.place("driver", "after-prepare", stored.fence.epoch)
-        content = ev.Prepared(stored.level, stored.fence, stored.ranges, self.sinks.given(stored))
+        content = ev.Prepared(stored.level, stored.fence, stored.ranges, self.given(stored))
         return ev.PrepareStored(instruction.id, content)
 
-    def _first(self, instruction: do.StorePrepare, attachments: list[bytes]) -> tuple[int, Carried | None]:
-        """What is said once an epoch: its clock, and Spark's own files of the batch."""
+    def given(self, prepare: Prepare) -> tuple[str, ...]:
+        """The sinks over stages that the epoch goes to. Up to format 3 those over the source got epochs too."""
+        given = self.sinks.given(prepare)
+        return given if prepare.batch is None else tuple(name for name in given if name not in self.over_source)
+
+    def _clock_now(self) -> int:
         reading = self.clock.read()
         if reading.warning is not None:
             self._history.note("warning", reading.warning)
-        carried, files = self.notes.carry(instruction.ranges[FEED])
-        carried = replace(carried, files={name: at + len(attachments) for name, at in carried.files.items()})
-        attachments += files
-        return reading.clock, carried
+        return reading.clock
 
     def _fed(self, epoch: int, level: int) -> Mapping[str, bytes]:
         """What functions see in the epoch: it is one for all levels. One without functions does without."""
@@ -213,11 +172,13 @@ class StoreHandlers:
             return self.feedback.for_next()
         return self.prepare_of(epoch, 1).feedback if level in self._calling else {}
 
-    def _segments(self, instruction: do.StorePrepare, attachments: list[bytes]) -> tuple[SegmentRef, ...]:
-        """Rows that came inside a tag stay inside the prepare, as long as they are few in all: whoever applies the
-        epoch is sent the prepare. What is more goes into segments of their own."""
+    def segments(
+        self, fence: Fence, level: int, tags: Sequence[Tag], attachments: list[bytes]
+    ) -> tuple[SegmentRef, ...]:
+        """Rows that came inside a tag stay inside the prepare, or the block, as long as they are few in all: whoever
+        applies the epoch is sent the prepare. What is more goes into segments of their own."""
         apart: list[tuple[str, bytes]] = []
-        found = placed(instruction, attachments, apart)
+        found = placed(fence, level, tags, attachments, apart)
         if apart:  # each is synced: one after the other is slow
             with ThreadPoolExecutor(WRITERS, "holdfast-segments") as pool:
                 list(pool.map(lambda one: self.ledger.section.write(one[0], [one[1]]), apart))
@@ -344,12 +305,17 @@ def yet_to_turn(prepare: Prepare) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def placed(
-    instruction: do.StorePrepare, attachments: list[bytes], apart: list[tuple[str, bytes]], room: int = INLINE_BYTES
+    fence: Fence,
+    level: int,
+    tags: Sequence[Tag],
+    attachments: list[bytes],
+    apart: list[tuple[str, bytes]],
+    room: int = INLINE_BYTES,
 ) -> tuple[SegmentRef, ...]:
-    """The segments of the tags as the prepare names them: rows that came in a tag are attached as long as there is
-    room, and get a file of their own (``apart``) when there is none."""
+    """The segments of the tags as a prepare or a block names them: rows that came in a tag are attached as long as
+    there is room, and get a file of their own (``apart``) when there is none."""
     found = []
-    for tag in instruction.tags:
+    for tag in tags:
         segment = tag.segment
         if not segment.rows:
             continue
@@ -358,7 +324,7 @@ def placed(
             attachments.append(tag.rows)
             room -= len(tag.rows)
         elif tag.rows is not None:
-            name = segment_name(instruction.fence, instruction.level, segment.partition, segment.task)
+            name = segment_name(fence, level, segment.partition, segment.task)
             segment = replace(segment, name=name)
             apart.append((name, tag.rows))
         found.append(segment)

@@ -30,6 +30,7 @@ from holdfast.container.slices import table_name
 from holdfast.driver.former_state import Packed, Replayed
 from holdfast.errors import FencedError, StoreError
 from holdfast.invariants import some
+from holdfast.log import blocks
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import Pack, PackWriter, SliceState, pack_name
 from holdfast.log.past import Past
@@ -198,6 +199,14 @@ class Upgrade:
         that has begun and is not mended can only be finished as it began: then nothing can be changed yet."""
         commit, prepared = self._ledger.last_committed(), self._ledger.last_prepared()
         committed = commit.fence.epoch if commit else 0
+        begun = blocks.standing(self._ledger).begun
+        if begun is not None and self.moves_sources:
+            raise StoreError(
+                f"Job {self._file.name!r} has other stages or sinks over its sources than before, but block "
+                f"{begun.number} was begun before that, and is not there yet: sinks may have its rows.",
+                safe="Nothing was changed.",
+                todo=f"Start once more with the job as it was, so that block {begun.number} is finished.",
+            )
         if prepared is None or prepared[0] <= committed:
             return committed, 0
         epoch, level = prepared
@@ -242,10 +251,8 @@ class Upgrade:
         if self.moves_sources:
             spark = f"{SPARK}-{version}-{incarnation}"
             if self._ledger.section.exists(f"{self._ledger.spark}/metadata"):
-                commit = self._ledger.last_committed()
-                done = (
-                    commit.batch.batch_id if commit else -1
-                )  # where reading begins may be noted before the first epoch
+                batch = blocks.standing(self._ledger).batch
+                done = batch.batch_id if batch else -1  # where reading begins may be noted before the first batch
                 rebase(self._ledger.section, self._ledger.spark, spark, *self._places, done)
         graph = GraphFile(
             version=version,

@@ -27,7 +27,7 @@ from holdfast.invariants import invariant
 from holdfast.log.files import Part
 from holdfast.log.store import Store
 
-FORMAT = 3
+FORMAT = 4
 """The format of all files of a store. It grows when an older Holdfast could no longer read what is new."""
 
 _HEAD = struct.Struct("<8sI4s")
@@ -41,6 +41,8 @@ _ENTRY = np.dtype([("offset", "<u8"), ("length", "<u8"), ("crc", "<u4")])
 _NOUNS = {
     b"segm": "a segment",
     b"pack": "a checkpoint pack",
+    b"blck": "a block",
+    b"bgun": "a note of a batch that sinks have begun with",
     b"prep": "a prepare file",
     b"mark": "a mark of an epoch that failed",
     b"left": "a note of what an epoch goes on without",

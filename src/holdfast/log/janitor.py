@@ -4,7 +4,10 @@ Nothing goes that somebody may still need, who may be an older driver that has l
 
 - the log is cut at the second newest complete checkpoint, never above it; prepares and commits of the last epochs stay;
 - a segment that no prepare names goes when its level is prepared without it. Until then the prepare of an older driver
-  may still name it, and win;
+  may still name it, and win. One of a batch is told by the batch: it goes when that has a block that does not name it,
+  or when the log is cut above the epoch that reads the block;
+- blocks stay until they are read and their epoch's log is cut, and the last ones longer, so that Spark may offer what
+  it has forgotten; what was noted of a batch before it had a block goes with that;
 - a pack that no manifest names goes when a newer checkpoint of its own driver is complete, when two are complete above
   it, or after an hour if its driver was replaced: whoever wrote it has given it up;
 - marks go with their epoch's commit, which says more; files in the making after ten minutes, routing tables but for
@@ -26,10 +29,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
+from holdfast.log.blocks import Block
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import parse_pack_name
 from holdfast.log.probe import PROBED
-from holdfast.log.records import SPARK, GraphFile, Manifest, Prepare
+from holdfast.log.records import FEED, SPARK, GraphFile, Manifest, Prepare
 from holdfast.log.segment import parse_segment_name
 from holdfast.log.snapshots import Snapshots
 from holdfast.log.store import Store
@@ -46,6 +50,7 @@ ROUND_SECONDS = 10.0
 
 _PREPARE = re.compile(r"(\d{10,})\.(\d+)")
 _MARK = re.compile(r"(\d{10,})\.(?!without)[a-z].*")
+_NOTE = re.compile(r"(\d{10,})\.(begun|taken-.*)")
 _WITHOUT = re.compile(r"(\d{10,})\.without\d+")
 _MAKING = re.compile(rf"\..+(\.tmp|\.tmp\.crc|\.[0-9a-f]{{32}})|{PROBED.pattern}")
 _SPARK = re.compile(rf"{SPARK}(?:-(\d+)-\d+)?")
@@ -75,6 +80,11 @@ class Held:
     graphs: tuple[int, ...] = ()  # the versions that have a file
     kept: frozenset[str] = frozenset()  # packs that snapshots name
     terms: Mapping[int, int] = field(default_factory=dict)  # epochs → the graphs of those prepares that were looked at
+    blocks: frozenset[int] = frozenset()
+    batches: Mapping[str, int] = field(default_factory=dict)  # segments of batches → the number of the block of each
+    by_blocks: Mapping[int, frozenset[str]] = field(default_factory=dict)  # named by those that were looked at
+    block_notes: Mapping[str, int] = field(default_factory=dict)  # of what was begun → block
+    read: int = 0  # up to this block the log that is cut has read
 
 
 def may_go(held: Held, up_to: int) -> list[str]:
@@ -84,7 +94,9 @@ def may_go(held: Held, up_to: int) -> list[str]:
         *_manifests(held),
         *(name for name in held.packs if _pack_may_go(held, name)),
         *(name for name, level in held.segments.items() if level[0] <= cut or _unnamed(held, name, level)),
+        *(name for name, number in held.batches.items() if number <= held.read or _of_no_block(held, name, number)),
         *_prepares_and_commits(held, cut),
+        *_blocks(held),
         *(name for name, epoch in held.marks.items() if epoch <= max(held.commits, default=0)),
         *(name for name, age in held.making.items() if age > MAKING_SECONDS),
         *(f"{folder}/" for folder in held.folders if _folder_may_go(held, folder)),
@@ -134,6 +146,17 @@ def _unnamed(held: Held, name: str, level: Level) -> bool:
     return level in held.named and name not in held.named[level]
 
 
+def _of_no_block(held: Held, name: str, number: int) -> bool:
+    return number in held.by_blocks and name not in held.by_blocks[number]
+
+
+def _blocks(held: Held) -> list[str]:
+    recent = set(sorted(held.blocks)[-KEPT:])
+    gone = [number for number in sorted(held.blocks) if number <= held.read and number not in recent]
+    notes = [name for name, number in held.block_notes.items() if number <= max(held.blocks, default=0)]
+    return [*(Block.file_of(number) for number in gone), *notes]
+
+
 def _prepares_and_commits(held: Held, cut: int) -> list[str]:
     recent = set(sorted({epoch for epoch, _ in held.prepares})[-KEPT:])
     gone = [key for key in sorted(held.prepares) if key[0] <= cut and key[0] not in recent]
@@ -154,9 +177,10 @@ class Janitor:
 
     def __init__(self, store: Store, section: str, incarnation: int, settle: Callable[[], None] = lambda: None) -> None:
         self._store, self._name, self._incarnation = store, section, incarnation
-        self._settle = settle  # before prepares go: what they carry must be safe without them
+        self._settle = settle  # before blocks go: what they carry must be safe without them
         self._snapshots = Snapshots(store)
         self._clean: dict[Level, int] = {}  # how many segments there were when all of them were named
+        self._clean_blocks: dict[int, int] = {}
 
     def round(self, up_to: int) -> list[str]:
         """What was deleted. ``up_to`` is the epoch that the log may be cut at."""
@@ -164,7 +188,7 @@ class Janitor:
         self._snapshots.expire(time.time_ns() // 1_000_000)
         held = self._held(ledger, up_to)
         going = may_go(held, up_to)
-        if any(name.startswith("prepare/") for name in going):
+        if any(name.startswith(("prepare/", "block/")) for name in going):
             self._settle()
         done = self._delete(ledger.section, going)
         self._delete(self._store, [*graphs_may_go(held, up_to), *self._job_wide()])
@@ -184,11 +208,12 @@ class Janitor:
 
     def _held(self, ledger: Ledger, up_to: int) -> Held:
         section = ledger.section
-        segments = {
-            f"log/{name}": (parsed.fence.epoch, parsed.level)
-            for name in section.list("log")
-            if (parsed := parse_segment_name(name))
-        }
+        found = {f"log/{name}": parsed for name in section.list("log") if (parsed := parse_segment_name(name))}
+        segments = {name: (one.fence.epoch, one.level) for name, one in found.items() if one.level}
+        newest, numbers = ledger.last_block(), ledger.block_numbers()
+        apart = newest.number - newest.batch.batch_id if newest is not None else 0  # blocks and batches go side by side
+        batches = {name: one.fence.epoch + apart for name, one in found.items() if not one.level} if newest else {}
+        notes = {f"block/{name}": int(match[1]) for name in section.list("block") if (match := _NOTE.fullmatch(name))}
         files = section.list("prepare")
         prepares = frozenset((int(match[1]), int(match[2])) for name in files if (match := _PREPARE.fullmatch(name)))
         folders = tuple(folder for folder in section.list_folders() if _SPARK.fullmatch(folder))
@@ -215,14 +240,35 @@ class Janitor:
                 if name.removesuffix(".complete").isdecimal()
             ),
             ages,
-            _making(section, ["", "log", "prepare", "commit", "checkpoint", *within]),
+            _making(section, ["", "log", "block", "prepare", "commit", "checkpoint", *within]),
             ledger.graph(),
             last.graph if last else 0,
             folders,
             tuple(ledger.graph_versions()),
             packs if kept is None else kept,  # one that cannot be read may name any of them
             {} if above is None else {above.fence.epoch: ledger.graphs().version_of(above)},
+            frozenset(numbers),
+            batches,
+            self._named_by_blocks(ledger, batches, frozenset(numbers)),
+            notes,
+            0 if above is None else above.ranges[FEED].first - 1,
         )
+
+    def _named_by_blocks(
+        self, ledger: Ledger, batches: Mapping[str, int], blocks: frozenset[int]
+    ) -> dict[int, frozenset[str]]:
+        """The same for blocks."""
+        counts = Counter(batches.values())
+        self._clean_blocks = {number: count for number, count in self._clean_blocks.items() if number in counts}
+        unsure = [
+            number for number, count in counts.items() if number in blocks and self._clean_blocks.get(number) != count
+        ]
+        found: dict[int, frozenset[str]] = {}
+        for number in islice(sorted(unsure, reverse=True), READS):
+            if (block := ledger.get_block(number)) is not None:
+                found[number] = frozenset(ref.name for ref in block.segments)
+                self._clean_blocks[number] = len(found[number] - {""})
+        return found
 
     def _named(
         self, ledger: Ledger, segments: Mapping[str, Level], prepares: frozenset[Level]

@@ -17,6 +17,8 @@ from dataclasses import replace
 from functools import cached_property
 
 from holdfast.errors import CorruptionError, FencedError, StoreError
+from holdfast.log.block_files import BlockFiles, numbered_blocks
+from holdfast.log.blocks import Block
 from holdfast.log.differences import differences
 from holdfast.log.graphs import Graphs
 from holdfast.log.marks import Marks
@@ -38,7 +40,7 @@ FORKING = "fork"
 _PREPARE = re.compile(r"(\d{10,})\.(\d+)")
 
 
-class Ledger(Marks):
+class Ledger(Marks, BlockFiles):
     """What the store knows of a job (and of one section of it). One thread at a time."""
 
     def __init__(self, store: Store, section: str = "") -> None:
@@ -51,6 +53,7 @@ class Ledger(Marks):
         self._history: Graphs | None = None
         self._routings = Numbered(store, Routing.file_of, Routing.from_bytes)
         self._commits = Numbered(self.section, Commit.file_of, Commit.from_bytes)
+        self._blocks = numbered_blocks(self.section)
         self._manifests = Numbered(self.section, Manifest.file_of, Manifest.from_bytes)
         self._last_prepared: tuple[int, int] | None = None
         self._names: dict[tuple[int, int], dict[str, str]] = {}  # from one version of the graph to another
@@ -314,6 +317,13 @@ class Ledger(Marks):
         for epoch, level in reversed(self._prepared()):
             if level == 1 and (prepare := self.get_prepare(epoch, level)) is not None:
                 yield prepare
+
+    def carriers(self) -> Iterator[Block | Prepare]:
+        """What carries Spark's own files of batches, from the newest batch on: blocks, and what was before these."""
+        for number in reversed(self.block_numbers()):
+            if (block := self.get_block(number)) is not None:
+                yield block
+        yield from (prepare for prepare in self.newest_first() if prepare.batch is not None)
 
     def put_commit(self, commit: Commit) -> Commit:
         return self._commits.put(commit.fence.epoch, commit)[0]

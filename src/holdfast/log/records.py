@@ -34,6 +34,7 @@ __all__ = [
     "Mark",
     "Owner",
     "Prepare",
+    "Range",
     "Ranges",
     "Routing",
     "SegmentRef",
@@ -65,7 +66,8 @@ class Fence:
 
 @dataclass(frozen=True)
 class Batch:
-    """What an epoch takes of a Spark query: a micro-batch of it, or the ``tick``-th epoch without rows after that."""
+    """A micro-batch of a Spark query. Up to format 3 an epoch took one of these, or was the ``tick``-th epoch without
+    rows after it."""
 
     query_id: str
     batch_id: int
@@ -73,13 +75,25 @@ class Batch:
     """The source offsets, or a digest of them."""
     tick: int = 0
 
-    def done_by(self, committed: Batch | None) -> bool:
-        """Nothing is left to do for this one once that one is committed."""
-        return committed is not None and self == replace(committed, tick=self.tick) and self.tick <= committed.tick
+
+@dataclass(frozen=True)
+class Range:
+    """Blocks of a stream, by their numbers, both ends included. One without blocks ends before it begins; where it
+    ends is how far the stream has been read, also then."""
+
+    first: int
+    last: int
+
+    @property
+    def numbers(self) -> range:
+        return range(self.first, self.last + 1)
+
+    def __bool__(self) -> bool:
+        return self.first <= self.last
 
 
-Ranges = Mapping[str, Batch]
-"""Stream → what an epoch takes of it. What comes next in a stream is the business of its feed."""
+Ranges = Mapping[str, Range]
+"""Stream → the blocks that an epoch takes of it."""
 FEED = "source"
 """The stream of all that the job reads: one Spark query."""
 
@@ -100,7 +114,7 @@ class SegmentRef:
     inputs: tuple[int, ...] | None = None  # those that it has rows of; None, as in stores of before: ask it
 
 
-def _segment_from(said: dict[str, Any]) -> SegmentRef:
+def segment_from(said: dict[str, Any]) -> SegmentRef:
     inputs = said.get("inputs")
     return SegmentRef(**(said | {"partial": tuple(said["partial"]), "inputs": inputs and tuple(inputs)}))
 
@@ -137,7 +151,8 @@ class Prepare:
     left_out: tuple[str, ...] = ()  # stages that go along without rows, because their job has raised
     resets: tuple[str, ...] = ()  # stages that are emptied before its rows
     cuts: tuple[str, ...] = ()  # stages that show fewer rows than they have until then
-    spark: Carried | None = None  # of level 1
+    batch: Batch | None = None  # up to format 3, of which there were no blocks: what it took
+    spark: Carried | None = None  # up to format 3, of level 1: by now blocks have it
     feedback: Mapping[str, bytes] = field(default_factory=dict)
     """What the commit before holds for functions, and nothing of what is to be fed back from now on. Repeated here, so
     that whoever applies or replays the epoch needs no other file."""
@@ -152,8 +167,9 @@ class Prepare:
         return self.file_of(self.fence.epoch, self.level)
 
     @property
-    def batch(self) -> Batch:
-        return self.ranges[FEED]
+    def position(self) -> int:
+        """How far the source is read by the end of the epoch."""
+        return self.ranges[FEED].last
 
     def given_to(self, before: Mapping[str, int]) -> tuple[str, ...]:
         """The sinks that get this epoch: those that count on from ``before``, the numbers as the last epoch left them.
@@ -161,9 +177,9 @@ class Prepare:
         return tuple(name for name, number in self.sinks.items() if number != before.get(name, -1))
 
     def to_bytes(self) -> bytes:
-        said = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "attachments"}
+        said = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("attachments", "batch")}
         said |= {"fence": asdict(self.fence), "segments": [asdict(ref) for ref in self.segments]}
-        said["ranges"] = _ranges_to(self.ranges)
+        said |= _taken_to(self.ranges, self.batch)
         said["spark"] = asdict(self.spark) if self.spark else None
         for name in ("left_out", "resets", "cuts"):
             if not said[name]:
@@ -177,9 +193,9 @@ class Prepare:
         said["feedback"], attachments = _fed(said, attachments)
         said.setdefault("graph", UNNAMED)
         said["fence"] = Fence(**said["fence"])
-        said["ranges"] = _ranges_from(said)
+        said["ranges"], said["batch"] = _taken_from(said, said["fence"].epoch)
         said |= {name: tuple(said.get(name, ())) for name in ("left_out", "resets", "cuts")}
-        said["segments"] = tuple(_segment_from(ref) for ref in said["segments"])
+        said["segments"] = tuple(segment_from(ref) for ref in said["segments"])
         if spark := said.get("spark"):
             said["spark"] = Carried(**(spark | {"names": tuple(spark["names"])}))
         return cls(**said, attachments=attachments)
@@ -297,6 +313,7 @@ class Commit:
     sinks: dict[str, int] | None = None
     dropped: dict[str, int] = field(default_factory=dict)
     feedback: Mapping[str, bytes] = field(default_factory=dict)
+    batch: Batch | None = None  # as in ``Prepare``
 
     @staticmethod
     def file_of(epoch: int) -> str:
@@ -307,11 +324,12 @@ class Commit:
         return self.file_of(self.fence.epoch)
 
     @property
-    def batch(self) -> Batch:
-        return self.ranges[FEED]
+    def position(self) -> int:
+        """How far the source is read by then."""
+        return self.ranges[FEED].last
 
     def to_bytes(self) -> bytes:
-        said = {"fence": asdict(self.fence), "ranges": _ranges_to(self.ranges)}
+        said = {"fence": asdict(self.fence), **_taken_to(self.ranges, self.batch)}
         said |= {} if self.sinks is None else {"sinks": self.sinks}
         said |= {"dropped": self.dropped} if self.dropped else {}
         return packed(b"cmit", said | _names_of(self.feedback), tuple(self.feedback.values()))
@@ -320,7 +338,9 @@ class Commit:
     def from_bytes(cls, data: bytes, name: str) -> Commit:
         said, attachments = unpacked(data, name, b"cmit")
         fed, _ = _fed(said, attachments)
-        return cls(Fence(**said["fence"]), _ranges_from(said), said.get("sinks"), said.get("dropped", {}), fed)
+        fence = Fence(**said["fence"])
+        ranges, batch = _taken_from(said, fence.epoch)
+        return cls(fence, ranges, said.get("sinks"), said.get("dropped", {}), fed, batch)
 
 
 @dataclass(frozen=True)
@@ -532,16 +552,25 @@ def _without_later(said: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _ranges_to(ranges: Ranges) -> dict[str, Any]:
-    return {stream: asdict(batch) for stream, batch in ranges.items()}
+def _taken_to(ranges: Ranges, batch: Batch | None) -> dict[str, Any]:
+    if batch is not None:  # as it was read
+        return {"ranges": {FEED: asdict(batch)}}
+    return {"ranges": {stream: [one.first, one.last] for stream, one in ranges.items()}}
 
 
-def _ranges_from(said: dict[str, Any]) -> Ranges:
-    """Up to format 2 a file spoke of its batch as if there were nothing else to take in."""
+def _taken_from(said: dict[str, Any], epoch: int) -> tuple[Ranges, Batch | None]:
+    """Up to format 3 a file named the batch of its epoch, and up to format 2 as if there were nothing else to take in.
+    Blocks go on from the last such epoch, so its number is how far the source was read."""
     if "ranges" in said:
-        return {stream: Batch(**batch) for stream, batch in said["ranges"].items()}
-    query_id, batch_id, offsets = (said.pop(name) for name in ("query_id", "batch_id", "offsets"))
-    return {FEED: Batch(query_id, batch_id, offsets, said.pop("tick", 0))}
+        found = said["ranges"]
+        if all(isinstance(one, list) for one in found.values()):
+            said.pop("batch", None)
+            return {stream: Range(*one) for stream, one in found.items()}, None
+        batch = Batch(**found[FEED])
+    else:
+        query_id, batch_id, offsets = (said.pop(name) for name in ("query_id", "batch_id", "offsets"))
+        batch = Batch(query_id, batch_id, offsets, said.pop("tick", 0))
+    return {FEED: Range(epoch + 1, epoch) if batch.tick else Range(epoch, epoch)}, batch
 
 
 def _to_json(said: dict[str, Any]) -> bytes:

@@ -1,8 +1,9 @@
 """Spark's own checkpoint after a power cut: what must be written again, and what must go.
 
-Spark syncs none of its files, so after a cut each may be missing, empty or torn, while our commit of the same epoch is
-there. But ``prepare`` has the files of its batch, byte for byte, and knows which notes of the sources there were; what
-it does not have was synced before it. So everything up to the newest prepare can be had again. What came after it
+Spark syncs none of its files, so after a cut each may be missing, empty or torn, while our block of the same batch is
+there. But the block has the files of its batch, byte for byte, and knows which notes of the sources there were; what
+it does not have was synced before it. So everything up to the newest block can be had again, or up to the note that
+sinks have begun with the batch after it. What came after it
 nobody depends on. A batch that was only planned is tried again as it was if nothing is missing: its offsets are whole,
 and so are just the notes that they speak of (a batch that fails must not grow with every start). Else it is planned
 once more: its offsets go, and the notes stay as far as they are whole: what a reader has listed is in one batch with
@@ -39,9 +40,11 @@ class Standing:
     """What the store says of Spark's checkpoint. Batches are -1 where there is none."""
 
     committed: int
+    """The batch of the newest block."""
     prepared: int
+    """The same; or the one after it, if it can be no other any more."""
     names: frozenset[str] = frozenset()
-    """The sources' notes that the newest prepare knew of."""
+    """The sources' notes that the newest block, or what was begun after it, knew of."""
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from holdfast.errors import CorruptionError, StoreError
 from holdfast.log.numbered import read_record
-from holdfast.log.records import Commit, GraphFile, JobFile, Manifest, Prepare, packed, unpacked
+from holdfast.log.records import Batch, Commit, GraphFile, JobFile, Manifest, Prepare, packed, unpacked
 from holdfast.log.store import Store
 
 FOLDER = "snapshot"
@@ -40,6 +40,8 @@ class SnapshotFile:
     """What is to be known of the graphs before (``log.past``)."""
     spark: Mapping[str, bytes] = field(default_factory=dict)
     """Of Spark's checkpoint: what it planned last, and all that its sources have noted."""
+    batch: Batch | None = None
+    """The last one that its epoch has read."""
 
     @staticmethod
     def file_of(number: int) -> str:
@@ -56,6 +58,7 @@ class SnapshotFile:
     def to_bytes(self) -> bytes:
         said: dict[str, Any] = {"number": self.number, "created": self.created, "until": self.until, "past": self.past}
         said |= {"levels": len(self.prepares), "spark": list(self.spark)}
+        said |= {"batch": asdict(self.batch)} if self.batch is not None else {}
         records = [self.job.to_bytes(), self.graph.to_bytes() if self.graph else b"", self.manifest.to_bytes()]
         records += [self.commit.to_bytes(), *(one.to_bytes() for one in self.prepares), *self.spark.values()]
         return packed(b"snap", said, records)
@@ -75,7 +78,13 @@ class SnapshotFile:
             tuple(Prepare.from_bytes(one, name) for one in rest[:levels]),
             said["past"],
             dict(zip(said["spark"], rest[levels:], strict=True)),
+            Batch(**said["batch"]) if "batch" in said else _read_last(Commit.from_bytes(commit, name)),
         )
+
+
+def _read_last(commit: Commit) -> Batch | None:
+    """Up to format 3 the commit said it."""
+    return None if commit.batch is None else replace(commit.batch, tick=0)
 
 
 class Snapshots:

@@ -41,6 +41,7 @@ __all__ = [
     "Activated",
     "Answer",
     "Applied",
+    "BlockThere",
     "CheckpointWanted",
     "CheckpointWritten",
     "Clock",
@@ -56,6 +57,7 @@ __all__ = [
     "EpochWanted",
     "Event",
     "Failed",
+    "GoOn",
     "IntakeDone",
     "LoadsSeen",
     "ManifestStored",
@@ -183,6 +185,18 @@ class EpochUnwanted(Event):
 @dataclass(frozen=True)
 class DoneWanted(Event):
     """Somebody waits for EpochDone of the committed epoch, which it has already had, or its predecessor."""
+
+
+@dataclass(frozen=True)
+class BlockThere(Event):
+    """For the pump: the stream has a block of that number."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class GoOn(Event):
+    """For the pump: an epoch that failed may be tried again."""
 
 
 @dataclass(frozen=True)

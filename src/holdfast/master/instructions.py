@@ -54,7 +54,7 @@ __all__ = [
     "StoreRouting",
     "TellPeople",
     "ToContainer",
-    "ToFeed",
+    "ToPump",
     "Undo",
     "VerifyPacks",
     "WriteCheckpoint",
@@ -106,7 +106,7 @@ class TellPeople(Instruction):
 
 @dataclass(frozen=True)
 class RunIntake(Instruction):
-    """Run the Spark job of this level's intake to its end."""
+    """Run the Spark job of this level's intake to its end. Of the first level the rows are in blocks already."""
 
     fence: Fence
     level: int
@@ -148,34 +148,34 @@ class StoreCommit(Instruction):
 
 
 @dataclass(frozen=True)
-class ToFeed(Instruction):
-    """What whoever brings the ranges hears of them."""
+class ToPump(Instruction):
+    """What the pump, which brings the ranges, hears of them."""
 
     answered = False
 
 
 @dataclass(frozen=True)
-class EpochPrepared(ToFeed):
+class EpochPrepared(ToPump):
     """The epoch in flight takes these, whoever finishes it, whatever was wanted."""
 
     ranges: Ranges
 
 
 @dataclass(frozen=True)
-class EpochCommitted(ToFeed):
+class EpochCommitted(ToPump):
     ranges: Ranges
     epoch: int
 
 
 @dataclass(frozen=True)
-class EpochDone(ToFeed):
+class EpochDone(ToPump):
     """The epoch is committed, and nothing keeps the next one from beginning."""
 
     epoch: int
 
 
 @dataclass(frozen=True)
-class EpochFailed(ToFeed):
+class EpochFailed(ToPump):
     """The epoch that was wanted is given up: an intake or sink that may still run for it is of no use any more."""
 
     error: Exception = field(compare=False)

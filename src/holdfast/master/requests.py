@@ -17,7 +17,7 @@ Asked = TypeVar("Asked", bound=Instruction)
 
 class Asking:
     def __init__(self) -> None:
-        self.incarnation = 0
+        self.incarnation: int | str = 0
         self.pending: dict[str, Instruction] = {}
         self._new: list[Instruction] = []
         self._story: deque[Event | Instruction] = deque(maxlen=STORY)

@@ -1,13 +1,14 @@
 """Spark's own checkpoint, kept as durably as ours.
 
-Spark renames its files into place and syncs none. So every prepare carries those of its batch (``carry``): what it
-planned, and what its sources have noted since the prepare before. What is too large for that (a list of many files, a
-compact file, which replaces the lists before it) is synced first. At a start what a power cut took is written again
-(``mend``), before Spark looks at it. And before prepares are deleted, what they carry is synced (``settle``), so that
-a note from long ago is never only in a file that has gone.
+Spark renames its files into place and syncs none. So every block carries those of its batch (``carry``): what it
+planned, and what its sources have noted since the block before. What is too large for that (a list of many files, a
+compact file, which replaces the lists before it) is synced first. Where sinks have rows of a batch before its block is
+there, the note of that carries them first. At a start what a power cut took is written again (``mend``), before Spark
+looks at it. And before blocks are deleted, what they carry is synced (``settle``), so that a note from long ago is
+never only in a file that has gone. (Up to format 3 prepares carried all this.)
 
 All of this is for local disks. Elsewhere a file that was closed is whole and durable by itself, as far as the location
-promises anything; there prepares carry only what is read anyway.
+promises anything; there blocks carry only what is read anyway.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from holdfast.errors import CorruptionError
 from holdfast.log import repair as mending
+from holdfast.log.blocks import Begun, Block, standing
 from holdfast.log.files import TEMPORARY, sync_files
 from holdfast.log.ledger import Ledger
-from holdfast.log.records import Batch, Carried
+from holdfast.log.records import Batch, Carried, Prepare
 
 CARRIED_BYTES = 64 << 10
 """A larger file is synced instead."""
@@ -52,36 +54,32 @@ class SparkNotes:
         return self._offsets[1]
 
     def carry(self, batch: Batch) -> tuple[Carried, list[bytes]]:
-        """What the prepare of a batch carries of Spark's files, numbered from 0. When it returns, everything else that
-        Spark needs to offer the batch again is synced. A tick has no files of its own."""
+        """What the block of a batch carries of Spark's files, numbered from 0. When it returns, everything else that
+        Spark needs to offer the batch again is synced."""
         with self._lock:
             found = self._sources() if self._section.is_local else {}
             names = mending.current(found)
-            files: dict[str, bytes] = {}
-            if batch.tick:  # Spark may be planning its next batch meanwhile, and what it compacts has not gone yet
-                names = mending.current(name for name, sign in found.items() if self._safe.get(name) == sign)
-            else:
-                files = {mending.METADATA: self.metadata(), f"offsets/{batch.batch_id}": self.offsets(batch.batch_id)}
-                new = {name for name in names if self._safe.get(name) != found[name]}
-                large = {name for name in new if name.endswith(".compact") or found[name][1] > CARRIED_BYTES}
-                self._sync(large)
-                files |= {name: self._section.read(f"{self._ledger.spark}/{name}") for name in sorted(new - large)}
+            files = {mending.METADATA: self.metadata(), f"offsets/{batch.batch_id}": self.offsets(batch.batch_id)}
+            new = {name for name in names if self._safe.get(name) != found[name]}
+            large = {name for name in new if name.endswith(".compact") or found[name][1] > CARRIED_BYTES}
+            self._sync(large)
+            files |= {name: self._section.read(f"{self._ledger.spark}/{name}") for name in sorted(new - large)}
             self._before, self._safe = self._safe, {name: found[name] for name in names}
             carried = Carried(self._ledger.spark, tuple(sorted(names)), {name: at for at, name in enumerate(files)})
             return carried, list(files.values())
 
     def not_stored(self) -> None:
-        """The prepare for which was carried last is not in the store: what was new in it is safe nowhere."""
+        """The block for which was carried last is not in the store: what was new in it is safe nowhere."""
         with self._lock:
             self._safe = self._before
 
     # --- after a power cut --------------------------------------------------------------------------------
 
     def mend(self) -> mending.Mending | None:
-        """For the owner of the job, before Spark starts: make the checkpoint whole up to the newest prepare."""
+        """For the owner of the job, before Spark starts: make the checkpoint whole up to the newest block."""
         if not self._section.is_local:
             return None
-        newest = next(self._ledger.newest_first(), None)
+        newest = next(self._carriers(), None)
         done = None
         if newest is None or newest.spark is not None:  # else it is of a Holdfast that carried nothing
             disk = self._disk()
@@ -91,24 +89,32 @@ class SparkNotes:
         self.settle()
         return done
 
+    def _carriers(self) -> Iterator[Begun | Block | Prepare]:
+        """What says what was in Spark's files, the newest first."""
+        begun = standing(self._ledger).begun
+        if begun is not None:
+            yield begun
+        yield from self._ledger.carriers()
+
     def _standing(self, disk: mending.Files) -> mending.Standing:
-        commit, newest = self._ledger.last_committed(), next(self._ledger.newest_first(), None)
-        committed = commit.batch.batch_id if commit else -1
+        there, newest = standing(self._ledger), next(self._carriers(), None)
+        committed = there.batch.batch_id if there.batch is not None else -1
         if newest is None or newest.spark is None:
             return mending.Standing(committed, -1)
         names = frozenset(newest.spark.names)
         if newest.spark.folder != self._ledger.spark:  # the graph has changed since, and what it wrote is whole
             known = mending.current(name for name in disk if _is_note(name))
             names = frozenset(known - mending.wanting(mending.Standing(committed, committed, known), disk))
-        return mending.Standing(committed, newest.batch.batch_id, names)
+        planned = newest.batch.batch_id if newest.batch is not None else committed
+        return mending.Standing(committed, max(committed, planned), names)
 
     def _carried(self, wanted: Iterable[str]) -> dict[str, bytes]:
-        """What prepares say of these files, the newest first."""
+        """What blocks say of these files, the newest first."""
         left, found = set(wanted), dict[str, bytes]()
-        prepares = self._ledger.newest_first()
-        while left and (prepare := next(prepares, None)) is not None:
-            if prepare.spark is not None and prepare.spark.folder == self._ledger.spark:
-                found |= {name: content for name, content in prepare.carried().items() if name in left}
+        carriers = self._carriers()
+        while left and (one := next(carriers, None)) is not None:
+            if one.spark is not None and one.spark.folder == self._ledger.spark:
+                found |= {name: content for name, content in one.carried().items() if name in left}
                 left -= found.keys()
         return found
 
@@ -117,7 +123,7 @@ class SparkNotes:
         if done.missing:
             raise CorruptionError(
                 f"Spark's own checkpoint {self._section.uri}/{folder} has lost {', '.join(done.missing[:3])}, and no "
-                "prepare has it.",
+                "block has it.",
                 safe="Nothing was changed. The state and every committed epoch are whole.",
                 todo="Bring the file back from a copy of the store.",
             )
@@ -131,7 +137,7 @@ class SparkNotes:
     # --- making it safe -----------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Sync what Spark would need if no prepare carried anything: its id, the last offsets, the sources' notes."""
+        """Sync what Spark would need if no block carried anything: its id, the last offsets, the sources' notes."""
         if not self._section.is_local:
             return
         with self._lock:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -87,6 +87,7 @@ class Intake:
     cuts: tuple[Cut | None, ...] = ()
     inline_bytes: int = 65_536
     push: Push | None = None
+    batch: int | None = None  # what segments are named by, where it is not the epoch; the fence has the block to be
     numbers: tuple[int, ...] = ()  # what the inputs are called in the log, where that is not their places here
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -142,7 +143,8 @@ class IntakeTask:
             rows = writer.to_bytes()
             nbytes = len(rows)
         else:
-            name = segment_name(intake.fence, intake.level, self._partition, self._attempt)
+            fence = intake.fence if intake.batch is None else replace(intake.fence, epoch=intake.batch)
+            name = segment_name(fence, intake.level, self._partition, self._attempt)
             nbytes = intake.store.write(name, self._parts(batches))
             if intake.push is not None and not self._spilled:
                 self._push(name, intake.push)

@@ -7,7 +7,6 @@ the clock stands still until it is moved.
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import TracebackType
@@ -25,7 +24,7 @@ from holdfast.driver.row_times import RowTimes
 from holdfast.driver.watermarks import Timekeeper
 from holdfast.errors import PlanError
 from holdfast.invariants import invariant
-from holdfast.log.records import FEED, Batch, Fence, Prepare
+from holdfast.log.records import FEED, Fence, Prepare, Range
 from holdfast.plan.compile import Plan
 from holdfast.plan.graph import DIFF, Node, Sink, Source, evaluate, leaves, outputs, updating
 from holdfast.state.feedback import packed
@@ -232,11 +231,10 @@ class Run:
         fence = Fence(1, epoch, 1)
         taken = take_in(inputs, read, fence, self._plane.slices, 1000 * self._clock) if inputs else Taken()
         times, before, after = self._time.advance(level, [taken.times], self._plane.oldest)
-        rows = {name: table.num_rows for name, table in given.items()}
         prepare = Prepare(
             fence=fence,
             level=level,
-            ranges={FEED: Batch(self.job.name, epoch, json.dumps(rows), int(tick))},
+            ranges={FEED: Range(epoch + tick, epoch)},
             segments=() if taken.ref is None else (taken.ref,),
             clock=max(self._time.clock, self._clock),
             times=times,

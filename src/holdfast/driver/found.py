@@ -1,0 +1,132 @@
+"""What a store holds of its job when that is taken: the last commit, what is prepared above it, what is taken in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from holdfast.driver.epochs import sink_is_gone, source_sink_is_gone
+from holdfast.driver.open_sinks import over_source
+from holdfast.driver.options import Options
+from holdfast.driver.store import yet_to_turn
+from holdfast.driver.watermarks import Timekeeper
+from holdfast.errors import CorruptionError, StoreError
+from holdfast.log.blocks import Standing, unreadable
+from holdfast.log.ledger import Ledger
+from holdfast.log.records import Commit
+from holdfast.master import events as ev
+
+if TYPE_CHECKING:
+    from holdfast.spark.stream import JobPlan
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the store held when the job was taken."""
+
+    commit: Commit | None
+    prepared: tuple[ev.Prepared, ...]
+    counters: Mapping[str, int]
+    unsure: Mapping[str, int]
+    """Of sinks that were dropped with an epoch, and are not back."""
+    given: tuple[str, ...]
+    """The sinks that the prepared epoch goes to."""
+    time: Timekeeper
+    """As the last committed epoch left it, and as far as the next one has been prepared."""
+    left_out: tuple[str, ...] = ()
+    """Stages that the newest epoch goes along without."""
+    turns: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    """Stages that the next epoch is to empty, and to cut down."""
+    source_given: tuple[str, ...] = ()
+    """The sinks over the source that may have the batch after the last block."""
+    source_unsure: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def committed(self) -> int:
+        return self.commit.fence.epoch if self.commit else 0
+
+
+def look(ledger: Ledger, plan: JobPlan, options: Options, blocks: Standing) -> Found:
+    commit = ledger.last_committed()
+    committed = commit.fence.epoch if commit else 0
+    last = ledger.get_prepare(committed, 1) if committed else None
+    if committed and last is None:
+        raise CorruptionError(
+            f"Epoch {committed} is committed, but its prepare is gone from {ledger.section.uri}.",
+            safe="Nothing was changed.",
+            todo="Bring the file back from a copy of the store.",
+        )
+    counters = (last.sinks if commit is None or commit.sinks is None else commit.sinks) if last else {}
+    unsure = commit.dropped if commit is not None else {}
+    source_unsure: Mapping[str, int] = {}
+    if blocks.newest is not None:  # of sinks over the source it knows better
+        sinks = blocks.newest.sinks
+        counters = counters | {name: max(number, counters.get(name, -1)) for name, number in sinks.items()}
+        source_unsure = blocks.newest.unsure
+    drawn, prepared = [sink.name for sink in plan.sinks], []
+    over = over_source(plan)
+    source_given: tuple[str, ...] = ()
+    if blocks.begun is not None:
+        source_given = tuple(name for name in blocks.begun.given_to(counters) if name not in options.drop_sinks)
+        if gone := [name for name in source_given if name not in over]:
+            raise source_sink_is_gone(gone, blocks.begun.number)
+    given: tuple[str, ...] = ()
+    left_out = last.left_out if last else ()
+    for level in range(1, plan.levels + 1):
+        found = ledger.get_prepare(committed + 1, level)
+        if found is None:
+            break
+        ledger.refuse_former_graph(found)
+        left_out = found.left_out
+        if level == 1:
+            given = tuple(name for name in found.given_to(counters) if name not in options.drop_sinks)
+            back = {name: number - 1 for name, number in found.sinks.items() if name in unsure}
+            counters, unsure = {**counters, **back}, {name: at for name, at in unsure.items() if name not in back}
+            if gone := [name for name in given if name not in drawn]:
+                raise sink_is_gone(gone, committed + 1)
+            if found.batch is not None:  # of a store of before: sinks over the source come with the block
+                source_given = tuple(name for name in given if name in over)
+                given = tuple(name for name in given if name not in over)
+        prepared.append(ev.Prepared(level, found.fence, found.ranges, given))
+    there = tuple(sorted(stage.name for stage in plan.stages if stage.name in left_out))
+    time, turns = _timekeeper(ledger, plan, committed), yet_to_turn(last) if last else ((), ())
+    return Found(commit, tuple(prepared), counters, unsure, given, time, there, turns, source_given, source_unsure)
+
+
+def _timekeeper(ledger: Ledger, plan: JobPlan, committed: int) -> Timekeeper:
+    keeper, graphs = Timekeeper(plan.stages), ledger.graphs()
+    splits = graphs.splits(graphs.newest)
+    for epoch in (committed, committed + 1) if committed else (1,):
+        for split in (one for one in splits if one.epoch == epoch):  # its level may not be prepared yet
+            keeper.follow(plan.stages, {split.stage: split.source})
+        level = 1  # of all levels there were: a stage may be on another one than before
+        while (prepare := ledger.get_prepare(epoch, level)) is not None:
+            keeper.take(prepare)
+            level += 1
+    return keeper
+
+
+def taken_in(read: Timekeeper, plan: JobPlan, blocks: Standing) -> Timekeeper:
+    """How far event time has come by all blocks there are."""
+    keeper = Timekeeper(plan.stages)
+    keeper.times, keeper.watermarks, keeper.clock = dict(read.times), dict(read.watermarks), read.clock
+    for block in blocks.unread:
+        times, _, after = keeper.advance(1, [block.times])
+        keeper.times.update(times)
+        keeper.watermarks.update(after)
+    return keeper
+
+
+def refuse_unreadable(blocks: Standing, layout: str, job: str) -> None:
+    """Blocks that nobody has read are in terms of the inputs that they were taken in for."""
+    other = unreadable({block.number: block.layout for block in blocks.unread}, layout)
+    if other:
+        which = f"block {other[0]}" if len(other) == 1 else f"blocks {other[0]} to {other[-1]}"
+        raise StoreError(
+            f"Job {job!r} has changed, and its store has {which} of the source, taken in before that and not read yet: "
+            "the rows are in terms of the stages as they were.",
+            safe="Nothing was changed.",
+            todo="Start once more with the job as it was, with job.start(drain=True): that reads them and takes in no "
+            "more. Then change it.",
+        )

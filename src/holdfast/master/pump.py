@@ -1,0 +1,171 @@
+"""From blocks to epochs: when the next epoch begins, and what it takes.
+
+An epoch takes the oldest block that is unread; or none, if a tick is due and there is none; or what its ``prepare``
+says, if it has one. One at a time: the next begins when nothing keeps it from beginning. Pure, like the master; it
+stands between the master and the feed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from holdfast.invariants import Impossible
+from holdfast.log.records import FEED, Range, Ranges
+from holdfast.master.events import BlockThere, DoneWanted, EpochWanted, Event, GoOn, Started
+from holdfast.master.feed import FeedStarted
+from holdfast.master.instructions import (
+    EpochCommitted,
+    EpochDone,
+    EpochFailed,
+    EpochPrepared,
+    Instruction,
+    ToPump,
+)
+
+
+@dataclass(frozen=True)
+class PumpHeld(Event):
+    """No epoch begins until ``PumpLet``; the one under way goes on."""
+
+
+@dataclass(frozen=True)
+class PumpLet(Event):
+    """What ``PumpHeld`` held may begin. A pump begins held: somebody has to let it."""
+
+
+@dataclass(frozen=True)
+class TickWanted(Event):
+    """Something happens by now though no row comes: an epoch without rows, if no other is under way."""
+
+
+@dataclass(frozen=True)
+class EpochsOver(Event):
+    """No epoch comes any more, because of this."""
+
+    error: Exception = field(compare=False)
+
+
+@dataclass(frozen=True)
+class HasRead(Event):
+    """For the feed: the section has read so far."""
+
+    position: int
+    epoch: int
+
+
+@dataclass(frozen=True)
+class DecideFailed(Instruction):
+    """The epoch is given up, and what may still run for it is of no use. Say GoOn, or EpochsOver."""
+
+    answered = False
+    error: Exception = field(compare=False)
+
+
+@dataclass(frozen=True)
+class EndEpochs(Instruction):
+    """No epoch comes any more, and nobody waits for one to whom that could be told."""
+
+    answered = False
+    error: Exception = field(compare=False)
+
+
+class Pump:
+    def __init__(self) -> None:
+        self._held = 1
+        self._last = 0  # the number of the newest block
+        self._position = 0  # committed
+        self._done = 0  # committed, and nothing keeps the next epoch from beginning
+        self._prepared: Ranges | None = None
+        self._flight: Ranges | None = None
+        """What the epoch under way takes, as it is wanted here."""
+        self._failed = False
+        self._tick = False
+
+    # ------------------------------------------------------------------------------------ what others may know
+
+    @property
+    def idle(self) -> bool:
+        """No epoch is under way that is wanted here."""
+        return self._flight is None
+
+    @property
+    def dry(self) -> bool:
+        """All that is taken in is read, and what was begun is done."""
+        return self._flight is None and not self.unread and self._prepared is None and not self._failed
+
+    @property
+    def stuck(self) -> bool:
+        """An epoch has failed, and nobody has said that it may be tried again."""
+        return self._failed
+
+    @property
+    def at_rest(self) -> bool:
+        """Held, and no epoch is under way."""
+        return self._held > 0 and self._flight is None
+
+    @property
+    def unread(self) -> int:
+        """How many blocks wait for an epoch, or are in the one under way."""
+        return max(self._last - self._done, 0)
+
+    # -------------------------------------------------------------------------------------------------- events
+
+    def hear(self, event: Event) -> Iterator[Event | Instruction]:
+        match event:
+            case FeedStarted(last=last):
+                self._last = last
+            case Started(ranges=ranges, prepared=prepared):
+                self._position = self._done = ranges[FEED].last if ranges else 0
+                self._prepared = prepared[0].ranges if prepared else None
+            case PumpHeld():
+                self._held += 1
+            case PumpLet():
+                self._held -= 1
+            case BlockThere(number):
+                self._last = max(self._last, number)
+            case TickWanted():
+                self._tick = self._tick or self._flight is None
+            case GoOn():
+                self._failed = False
+                if self._position > self._done:
+                    yield DoneWanted()  # it was committed while nobody wanted it
+            case _:
+                raise Impossible("an event that is not for the pump")
+        yield from self._advance()
+
+    def tell(self, said: ToPump) -> Iterator[Event | Instruction]:
+        """What follows when the master says this."""
+        match said:
+            case EpochPrepared(ranges=ranges):
+                self._prepared = ranges
+                if self._flight is not None and self._flight != ranges:
+                    self._flight = None  # somebody was first with another one, which is wanted now
+            case EpochCommitted(ranges=ranges):
+                self._position, self._prepared = ranges[FEED].last, None
+                self._last = max(self._last, self._position)
+            case EpochDone(epoch=epoch):
+                self._flight, self._done = None, self._position
+                yield HasRead(self._done, epoch)
+            case EpochFailed(error=error):
+                self._flight, self._failed = None, True
+                yield DecideFailed(error)
+        yield from self._advance()
+
+    def _advance(self) -> Iterator[Event]:
+        if self._held or self._failed or self._flight is not None or self._position > self._done:
+            return
+        ranges = self._next()
+        if ranges is not None:
+            self._flight, self._tick = ranges, False
+            yield EpochWanted(ranges)
+
+    def _next(self) -> Ranges | None:
+        if self._prepared is not None:
+            # What a store of before had prepared waits for its block: sinks over the source come first.
+            return self._prepared if self._prepared[FEED].last <= self._last else None
+        if self._last > self._position:
+            return {FEED: Range(self._position + 1, self._position + 1)}
+        if self._tick and self._position:
+            return {FEED: Range(self._position + 1, self._position)}
+        return None
