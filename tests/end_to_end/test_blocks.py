@@ -197,6 +197,15 @@ def test_an_epoch_that_fails_on_a_quiet_source_is_heard(shop: Shop) -> None:
     shop.check_sinks()
 
 
+def test_a_sink_over_the_source_cannot_wait_for_one_over_stages(shop: Shop) -> None:
+    job = hf.Job("shop", shop.spark, store=str(shop.base / "store"))
+    rows = job.read(shop.spark.readStream.schema("k bigint, v bigint").parquet(str(shop.base / "in")))
+    rows.key_by("k").agg(n=hf.count()).write("noop", name="counts")
+    rows.write("noop", name="raw", after="counts")
+    with pytest.raises(hf.PlanError, match="'raw' stands straight over a source and is written after 'counts'"):
+        job.start(containers=1, slices=4)
+
+
 def test_containers_killed_with_blocks_ahead(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from holdfast.driver.history import History
 from holdfast.driver.live_job import SECTION
 from holdfast.driver.sink_counters import SinkCounters
-from holdfast.errors import StoreError
+from holdfast.errors import PlanError, StoreError
 from holdfast.log.records import JobFile
 from holdfast.plan.compile import Plan
 from holdfast.plan.graph import Sink as SinkPlan
@@ -63,6 +63,18 @@ def source_sinks_of(plan: Plan) -> dict[str, Any]:
         "sinks": over,
         "sinks_after": {sink: first for sink, first in after.items() if {sink, first} <= set(over)},
     }
+
+
+def refuse_waiting(plan: Plan) -> None:
+    """A sink straight over the source has its rows with the batch, before any stage has them."""
+    for sink in plan.stateless_sinks:
+        if sink.after and sink.after not in over_source(plan):
+            raise PlanError(
+                f"Sink '{sink.name}' stands straight over a source and is written after '{sink.after}', which is not: "
+                "its rows are written before any stage has them.",
+                safe="Nothing was started.",
+                todo=f"Leave the after= of '{sink.name}' out, or turn it round: after='{sink.name}' for the other.",
+            )
 
 
 def over_source(plan: Plan) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from holdfast.driver.open_sinks import (
     open_sinks,
     over_source,
     over_stages,
+    refuse_waiting,
     sinks_of,
     source_sinks_of,
     without,
@@ -84,6 +85,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
             todo="Stop it first (run.stop()), or give this job another name and store.",
         )
     _refuse_unfollowable(job, options)
+    refuse_waiting(plan)
     if both := sorted({sink.name for sink in plan.sinks}.intersection(options.drop_sinks)):
         raise PlanError(
             f"drop_sinks names {both[0]!r}, which the job writes to.",
