@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from holdfast.driver.epochs import sink_is_gone, source_sink_is_gone
-from holdfast.driver.open_sinks import over_source
+from holdfast.driver.open_sinks import over_source, over_stages
 from holdfast.driver.options import Options
+from holdfast.driver.sink_counters import SinkCounters
 from holdfast.driver.store import yet_to_turn
 from holdfast.driver.watermarks import Timekeeper
-from holdfast.errors import CorruptionError, StoreError
-from holdfast.log.blocks import Standing, unreadable
+from holdfast.errors import CorruptionError, PlanError, StoreError
+from holdfast.invariants import some
+from holdfast.log.blocks import Begun, Standing, unreadable
 from holdfast.log.ledger import Ledger
 from holdfast.log.records import Commit
 from holdfast.master import events as ev
@@ -92,6 +94,58 @@ def look(ledger: Ledger, plan: JobPlan, options: Options, blocks: Standing) -> F
     there = tuple(sorted(stage.name for stage in plan.stages if stage.name in left_out))
     time, turns = _timekeeper(ledger, plan, committed), yet_to_turn(last) if last else ((), ())
     return Found(commit, tuple(prepared), counters, unsure, given, time, there, turns, source_given, source_unsure)
+
+
+def counted(found: Found, plan: JobPlan, options: Options, blocks: Standing) -> tuple[SinkCounters, SinkCounters]:
+    """The numbers of sinks over stages, and of those straight over the source: of one that is not drawn, by where it
+    stood."""
+    above, below = over_stages(plan), over_source(plan)
+    known = blocks.newest.sinks if blocks.newest is not None else {}
+    source = {*below, *(name for name in known if name not in above)}
+    numbers, dropped = found.counters, frozenset(options.drop_sinks)
+    unsure = {**found.unsure, **found.source_unsure}
+    return (
+        SinkCounters(
+            above,
+            {name: number for name, number in numbers.items() if name not in source},
+            dropped,
+            {name: number for name, number in unsure.items() if name not in source},
+        ),
+        SinkCounters(
+            below,
+            {name: number for name, number in numbers.items() if name in source},
+            dropped,
+            {name: number for name, number in unsure.items() if name in source},
+        ),
+    )
+
+
+def begun_before(ledger: Ledger, found: Found, blocks: Standing) -> Begun | None:
+    """With what a batch was begun that has no block yet: of a store of before its prepare says it, with other sinks'
+    numbers beside."""
+    if blocks.former is None:
+        return blocks.begun
+    prepare = some(ledger.get_prepare(found.committed + 1, 1), "a batch of before is prepared")
+    sinks = {name: prepare.sinks[name] for name in found.source_given}
+    return Begun(replace(prepare.fence, epoch=blocks.last + 1), blocks.former, sinks)
+
+
+def refuse_moved(moved: Sequence[str]) -> None:
+    """Blocks are counted without ticks, epochs with them: whoever reads the numbers of a sink would take new rows for
+    some that it has."""
+    if moved:
+        raise PlanError(
+            f"Sink '{moved[0]}' wrote rows of a stage, and is straight over a source now: its numbers would come "
+            "twice, and whoever goes by them would leave rows out.",
+            safe="Nothing was written.",
+            todo="Give it another name: write(…, name=…).",
+        )
+
+
+def moved_down(commit: Commit | None, plan: JobPlan, blocks: Standing) -> list[str]:
+    """The sinks over the source that stood over stages since there are blocks."""
+    known = set((commit.sinks or {}) if commit is not None else {}) if blocks.newest is not None else set()
+    return [name for name in over_source(plan) if name in known - set(blocks.newest.sinks if blocks.newest else ())]
 
 
 def _timekeeper(ledger: Ledger, plan: JobPlan, committed: int) -> Timekeeper:

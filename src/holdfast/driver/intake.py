@@ -16,7 +16,7 @@ from holdfast.driver.counts import CAME, Rows
 from holdfast.driver.sink_counters import SinkCounters
 from holdfast.driver.store import StoreHandlers
 from holdfast.driver.watermarks import Timekeeper
-from holdfast.errors import CorruptionError
+from holdfast.errors import CorruptionError, FencedError
 from holdfast.log.blocks import Begun, Block, TakenOver, block_of
 from holdfast.log.records import FEED, Carried, Fence, Ranges, SegmentRef
 from holdfast.master.feed import (
@@ -96,6 +96,7 @@ class IntakeHandlers:
             dict(moved),
             dict(unsure),
             self.layout,
+            log.ledger.version,
             carried,
             tuple(attachments),
         )
@@ -146,16 +147,25 @@ class IntakeHandlers:
     # --- for epochs ---------------------------------------------------------------------------------------
 
     def block(self, number: int) -> Block:
-        newest = self._newest
+        newest, found = self._newest, None
         if newest is not None and newest.number == number:
-            return newest
-        with self._log.ledger_lock:
-            found = self._log.ledger.get_block(number)
+            found = newest
+        else:
+            with self._log.ledger_lock:
+                found = self._log.ledger.get_block(number)
         if found is None:
             raise CorruptionError(
                 f"{self._log.ledger.section.uri}/{Block.file_of(number)} is missing, and nothing has read it yet.",
                 safe="Nothing was changed.",
                 todo="Bring the file back from a copy of the store.",
+            )
+        if found.layout != self.layout:
+            raise FencedError(
+                f"{self._log.ledger.section.uri}/{found.file} was taken in for other stages than this driver has: "
+                "another driver was at work while the job was changed.",
+                safe="The block is what it is, and nothing has read it.",
+                todo="Start once more with the job as it was, with job.start(drain=True): that reads it. Then change "
+                "the job.",
             )
         return found
 

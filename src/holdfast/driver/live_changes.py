@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast import faults
 from holdfast.container.messages import Host
 from holdfast.driver.endpoint import Questions
+from holdfast.driver.found import refuse_moved
 from holdfast.driver.open_sinks import Folders, open_sinks, over_source, over_stages, sinks_of, source_sinks_of, without
 from holdfast.driver.options import Options
 from holdfast.errors import FencedError, PlanError
@@ -85,9 +86,11 @@ class LiveChanges:
             self._await_rest(between)
             with between:
                 over, epoch, log = over_source(plan), run.shell.machine.committed + 1, run.jobs.log
-                log.sinks.shares_with(run.jobs.blocks.sinks)
+                source = run.jobs.blocks.sinks
+                refuse_moved([name for name in opened if name in over and name in log.sinks.counters])
+                log.sinks.learns(source, set(opened).difference(over))
                 folders.take([sink for name, sink in opened.items() if name not in over], log.sinks)
-                folders.take([sink for name, sink in opened.items() if name in over], run.jobs.blocks.sinks)
+                folders.take([sink for name, sink in opened.items() if name in over], source)
                 graph = replace(self._graph(plan, told), by=by)
                 if splits:
                     graph = replace(graph, splits=dict(splits), splits_at=epoch)
@@ -235,6 +238,7 @@ class LiveChanges:
         jobs.log.over_source = frozenset(over_source(plan))
         layout = layout_of(plan.stages, run.file.slices)
         jobs.blocks.follow(plan.stages, over_source(plan), layout, graph.splits)
+        jobs.blocks.sinks.leaves(over_stages(plan))
         left = (*jobs.log.left_out, *idle)
         jobs.log.left_out = tuple(name for name in left if name in {stage.name for stage in plan.stages})
         self._host = replace(self._host, stages=tuple(plan.stages), graph=graph.version)

@@ -242,16 +242,23 @@ class Shell:
                 if self._ticks and self.due is not None and self._store.clock.now() >= self.due and self._may_go_on:
                     self.tell(TickWanted())
                 continue
-            with self._epochs:
-                match instruction:
-                    case DecideFailed(error=error):
-                        self._decide(error)
-                    case EndEpochs(error=error):
-                        self._end_epochs(error)
-                    case do.Stop():
-                        return
-                    case _:
-                        self._epoch_jobs.run(None, instruction)
+            if isinstance(instruction, do.Stop):
+                return
+            try:
+                with self._epochs:
+                    self._pumped(instruction)
+            except Exception as error:  # nobody would hear of it, and whoever waits for epochs would wait for ever
+                if not leaving():
+                    self._fatal(named(error, "An epoch"))
+
+    def _pumped(self, instruction: do.Instruction) -> None:
+        match instruction:
+            case DecideFailed(error=error):
+                self._decide(error)
+            case EndEpochs(error=error):
+                self._end_epochs(error)
+            case _:
+                self._epoch_jobs.run(None, instruction)
 
     @property
     def _may_go_on(self) -> bool:
@@ -309,6 +316,7 @@ class Shell:
         try:
             self.wait_for(lambda: self._drained, max(deadline - time.monotonic(), 0.0))
             self.tell(PumpHeld())
+            self.drained(CLOCK_SECONDS)
             while not self.wait_for(lambda: self._brain.pump.at_rest, max(deadline - time.monotonic(), 0.0)):
                 self._give_up()
                 deadline = time.monotonic() + CLOCK_SECONDS
@@ -350,6 +358,7 @@ class Shell:
         """While this is held no epoch runs, and none begins."""
         self.tell(PumpHeld())
         try:
+            self.drained(WEEK_SECONDS)  # it may not have heard yet what was told before
             self.wait_for(lambda: self._brain.pump.at_rest, WEEK_SECONDS)
             with self._epochs:
                 yield

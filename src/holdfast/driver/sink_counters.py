@@ -48,8 +48,12 @@ class SinkCounters:
         """The sinks that the epoch goes to, whoever prepared it."""
         return tuple(name for name in prepare.given_to(self.counters) if name not in self.dropped)
 
-    def shares_with(self, other: SinkCounters) -> None:
-        """What either knows: a sink may stand over stages now, and over the source then."""
-        both = {**self.counters, **other.counters}
-        known = {name: max(self.counters.get(name, -1), other.counters.get(name, -1)) for name in both}
-        self.counters, other.counters = dict(known), dict(known)
+    def learns(self, other: SinkCounters, names: Collection[str]) -> None:
+        """Of sinks that are to stand here, and have stood there."""
+        self.counters |= {name: number for name, number in other.counters.items() if name in names}
+        self.unsure |= {name: number for name, number in other.unsure.items() if name in names}
+
+    def leaves(self, names: Collection[str]) -> None:
+        """These stand elsewhere now."""
+        self.counters = {name: number for name, number in self.counters.items() if name not in names}
+        self.unsure = {name: number for name, number in self.unsure.items() if name not in names}

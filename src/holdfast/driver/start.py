@@ -19,7 +19,16 @@ from holdfast.driver.counts import Counts
 from holdfast.driver.endpoint import Desk, Questions
 from holdfast.driver.epochs import EpochJobs
 from holdfast.driver.former_places import laid_out
-from holdfast.driver.found import Found, look, refuse_unreadable, taken_in
+from holdfast.driver.found import (
+    Found,
+    begun_before,
+    counted,
+    look,
+    moved_down,
+    refuse_moved,
+    refuse_unreadable,
+    taken_in,
+)
 from holdfast.driver.history import History
 from holdfast.driver.intake import IntakeHandlers
 from holdfast.driver.live_changes import LiveChanges
@@ -29,7 +38,6 @@ from holdfast.driver.open_sinks import (
     Folders,
     open_sinks,
     over_source,
-    over_stages,
     refuse_waiting,
     sinks_of,
     source_sinks_of,
@@ -37,7 +45,6 @@ from holdfast.driver.open_sinks import (
 )
 from holdfast.driver.options import Options
 from holdfast.driver.routes import Routes
-from holdfast.driver.sink_counters import SinkCounters
 from holdfast.driver.sizes import Sizes
 from holdfast.driver.store import Feedback, StoreHandlers
 from holdfast.errors import ContainerError, PlanError, StoreError
@@ -122,13 +129,16 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
         upgrading.refuse_rival(ledger, graph, job.name)
         if mended := notes.mend():
             history.note("mended", f"Spark's own checkpoint: {mended}")
+        notes.begin_blocks(owner.incarnation)
         refuse_unreadable(standing(ledger), layout_of(plan.stages, slices), job.name)
         if upgrade is not None:
             upgrade.perform(owner.incarnation)
             for change in upgrade.changes:
                 history.note("changed", change)
         blocks = standing(ledger)
+        refuse_unreadable(blocks, layout_of(plan.stages, slices), job.name)
         found = look(ledger, plan, options, blocks)
+        refuse_moved(moved_down(found.commit, plan, blocks))
         brain = Brain(history)
         settings = ContainerSettings(token, listen, options.threads, hash_seed=file.hash_seed)
         host = Host(
@@ -149,12 +159,13 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
         routes = Routes(brain, fleet)
         opened.callback(routes.close)
         sizes, counts = Sizes(file.slices), Counts()
+        above_numbers, below_numbers = counted(found, plan, options, blocks)
         log = StoreHandlers(
             ledger,
             owner.incarnation,
             history,
             notes,
-            SinkCounters(over_stages(plan), dict(found.counters), frozenset(options.drop_sinks), dict(found.unsure)),
+            above_numbers,
             found.time,
             sizes,
             plan.stages,
@@ -164,12 +175,10 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
         intake = IntakeHandlers(
             log,
             notes,
-            SinkCounters(
-                over_source(plan), dict(found.counters), frozenset(options.drop_sinks), dict(found.source_unsure)
-            ),
+            below_numbers,
             taken_in(found.time, plan, blocks),
             layout_of(plan.stages, file.slices),
-            blocks.begun,
+            begun_before(ledger, found, blocks),
         )
         jobs = EpochJobs(
             plan=plan,
@@ -288,12 +297,12 @@ def _begin(run: LiveJob, found: Found, blocks: Standing, options: Options) -> No
     routing = ledger.last_routing()
     number = blocks.last + 1
     former = blocks.former  # of a store of before, whose marks are beside the prepare
-    done = (
-        ledger.taken_over(number, found.source_given)
-        if former is None
-        else ledger.taken(found.committed + 1, found.source_given)
-    )
+    done = ledger.taken_over(number, found.source_given)
+    if former is not None:
+        done |= ledger.taken(found.committed + 1, found.source_given)
     begun = former or (blocks.begun.batch if blocks.begun is not None else None)
+    if begun is not None:  # a sink that has come since begins with the batch after it
+        done |= set(over_source(run.plan)).difference(found.source_given)
     run.draining = options.drain
     shell.begin(
         FeedStarted(

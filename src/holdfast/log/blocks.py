@@ -52,8 +52,9 @@ class Begun:
         return {name: self.attachments[at] for name, at in self.spark.files.items()} if self.spark else {}
 
     def given_to(self, before: Mapping[str, int]) -> tuple[str, ...]:
-        """The sinks that get the batch: those that count on from ``before``."""
-        return tuple(name for name, number in self.sinks.items() if number != before.get(name, -1))
+        """The sinks that get the batch: those that count on from ``before``. The number of one over a stage may be of
+        long ago."""
+        return tuple(name for name, number in self.sinks.items() if number > before.get(name, -1))
 
     def to_bytes(self) -> bytes:
         said = {"fence": asdict(self.fence), "batch": asdict(self.batch), "sinks": self.sinks}
@@ -82,6 +83,8 @@ class Block:
     """As ``Commit.dropped``, of these sinks."""
     layout: str = ""
     """A hash of the inputs that the rows were taken in for."""
+    graph: int = 0
+    """The version of the graph whose filters they have passed."""
     spark: Carried | None = None
     attachments: tuple[bytes, ...] = ()
 
@@ -112,6 +115,7 @@ class Block:
             "sinks": self.sinks,
             "unsure": self.unsure,
             "layout": self.layout,
+            "graph": self.graph,
             "spark": asdict(self.spark) if self.spark else None,
         }
         return packed(b"blck", said, self.attachments)
@@ -129,6 +133,7 @@ class Block:
             said["sinks"],
             said["unsure"],
             said["layout"],
+            said["graph"],
             _carried(said["spark"]),
             attachments,
         )

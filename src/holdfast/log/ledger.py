@@ -108,12 +108,13 @@ class Ledger(Marks, BlockFiles):
         return self._graph[0]
 
     def _counting(self) -> GraphFile | None:
-        """The newest, but for those made while the job ran that no prepare came to name."""
+        """The newest, but for those made while the job ran that neither a prepare nor a block came to name."""
         found = self._graphs.newest()
         if found is not None and found.live:
             last = self.last_prepared()
             prepare = read_record(self.section, Prepare.file_of(*last), Prepare.from_bytes) if last else None
-            named = prepare.graph if prepare is not None else 0
+            block = self.last_block()
+            named = max(prepare.graph if prepare is not None else 0, block.graph if block is not None else 0)
             while found is not None and found.live and found.version > named:
                 found = self._graphs.get(found.follows)
         return found
@@ -196,7 +197,7 @@ class Ledger(Marks, BlockFiles):
     def put_prepare(self, prepare: Prepare) -> Prepare:
         """What the level of the epoch is from now on: ``prepare`` if we were first, else the winner's."""
         epoch, level = prepare.fence.epoch, prepare.level
-        prepare = replace(prepare, graph=self._version)
+        prepare = replace(prepare, graph=self.version)
         if not self.section.put_if_absent(prepare.file, prepare.to_bytes()):
             winner = self.get_prepare(epoch, level)
             if winner is None:
@@ -221,7 +222,7 @@ class Ledger(Marks, BlockFiles):
 
     def _names_since(self, version: int) -> dict[str, str]:
         """What is called otherwise now than in that version of the graph."""
-        now = self._version
+        now = self.version
         if version >= now:
             return {}
         if (version, now) not in self._names:
@@ -239,7 +240,7 @@ class Ledger(Marks, BlockFiles):
         It is not if two drivers were at work: one that did not know yet that it was replaced, and its successor. The
         levels that the graph mends were there before it, and are the same in terms of both.
         """
-        graph, version = self.graph(), self._version
+        graph, version = self.graph(), self.version
         if prepare.graph > version or (graph is not None and graph.live and prepare.graph != version):
             raise FencedError(
                 f"{self.section.uri}/{prepare.file} is in terms of version {prepare.graph} of the job's graph, and "
@@ -271,7 +272,7 @@ class Ledger(Marks, BlockFiles):
         return job is not None and bool(job.names)
 
     @property
-    def _version(self) -> int:
+    def version(self) -> int:
         graph = self.graph()
         return graph.version if graph is not None else 0
 

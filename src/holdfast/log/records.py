@@ -173,8 +173,8 @@ class Prepare:
 
     def given_to(self, before: Mapping[str, int]) -> tuple[str, ...]:
         """The sinks that get this epoch: those that count on from ``before``, the numbers as the last epoch left them.
-        Others keep their number for the day they come back."""
-        return tuple(name for name, number in self.sinks.items() if number != before.get(name, -1))
+        Others keep their number for the day they come back; of one over the source it may be of long ago."""
+        return tuple(name for name, number in self.sinks.items() if number > before.get(name, -1))
 
     def to_bytes(self) -> bytes:
         said = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("attachments", "batch")}

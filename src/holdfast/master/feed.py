@@ -202,7 +202,7 @@ class Feed:
             begun, expected = True, known.batch_id
         elif last is not None:
             known, begun, expected = last, False, last.batch_id + 1
-        elif batch.batch_id == 0:  # the first one ever: of any query, but from its beginning
+        elif batch.batch_id == self._last == 0:  # the first one ever: of any query, but from its beginning
             return None
         else:
             return RefuseBatch(batch, Refusal.GAP, self._last, None, False)

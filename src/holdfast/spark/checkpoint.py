@@ -19,11 +19,12 @@ import threading
 from collections.abc import Iterable, Iterator
 
 from holdfast.errors import CorruptionError
+from holdfast.invariants import some
 from holdfast.log import repair as mending
 from holdfast.log.blocks import Begun, Block, standing
 from holdfast.log.files import TEMPORARY, sync_files
 from holdfast.log.ledger import Ledger
-from holdfast.log.records import Batch, Carried, Prepare
+from holdfast.log.records import Batch, Carried, Fence, Prepare
 
 CARRIED_BYTES = 64 << 10
 """A larger file is synced instead."""
@@ -88,6 +89,21 @@ class SparkNotes:
             self._perform(done)
         self.settle()
         return done
+
+    def begin_blocks(self, incarnation: int) -> None:
+        """A store of before has its last batch as a block from now on: an epoch without rows, which may come before
+        the next batch, does not say what that was. Behind ``mend``: whatever counts of it is synced."""
+        there = standing(self._ledger)
+        if there.newest is not None or there.batch is None or there.former is not None:
+            return
+        names = mending.current(self._sources()) if self._section.is_local else frozenset()
+        carried = Carried(self._ledger.spark, tuple(sorted(names)), {})
+        commit = some(self._ledger.last_committed(), "somebody has said what the last batch was")
+        sinks = commit.sinks
+        if sinks is None:
+            sinks = some(self._ledger.get_prepare(commit.fence.epoch, 1), "what is committed was prepared").sinks
+        fence = Fence(incarnation, there.last, 0)
+        self._ledger.put_block(Block(fence, there.batch, sinks=sinks, spark=carried))
 
     def _carriers(self) -> Iterator[Begun | Block | Prepare]:
         """What says what was in Spark's files, the newest first."""
