@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from master_kit import Play, success, taking
 from master_world import Container, Driver, Job, World
 from planted_masters import (
     BelievesLateAnswers,
@@ -28,8 +29,9 @@ from planted_masters import (
     WaitsForEver,
 )
 
-from holdfast.master.events import Event
-from holdfast.master.instructions import Apply
+from holdfast.errors import StoreError
+from holdfast.master.events import ContainerLost, Event, Failed
+from holdfast.master.instructions import Apply, Gather, Restore, StoreManifest
 from holdfast.master.machine import Master
 
 some = st.integers(0, 1000)
@@ -194,41 +196,28 @@ TestMastersOnTheRing.settings = QUICK
 
 def test_of_two_jobs_of_equal_words_each_is_answered() -> None:
     """Found by the search: two gatherings of one container, of which one took the other's place and was never heard."""
-    state = MastersOnTheRing()
-    state.begin(levels=1, every=1, sinks=1, backups=0)
-    state.storm(rate=0.01, seed=0, steps=50)
-    state.a_standby_joins(which=0)
-    state.a_container_is_lost(at_once=False, really=False, which=0)
-    state.a_container_is_lost(at_once=False, really=False, which=0)
-    state.deliver_twice(which=0)
-    for _ in range(4):
-        state.a_standby_joins(which=0)
-    state.go_on(seed=509, steps=50, which=0)
-    for _ in range(2):
-        state.a_standby_joins(which=0)
-    state.applying_raises(slices=0, which=0)
-    state.teardown()
+    world = World(ring=True)
+    world.start_driver()
+    driver = world.newest
+    driver.containers["c"] = Container("c", world.store)
+    jobs = [Job(Gather("c", driver.master.fence, frozenset({0}), frozenset())) for _ in range(2)]
+    driver.jobs += jobs
+    world.work(driver, jobs[1])
+    assert [job for job in driver.jobs if job in jobs] == [jobs[0]]
+    assert driver.jobs[-1] is jobs[0], "the other one is still to be done"
 
 
 def test_a_restore_that_fails_after_its_checkpoint_was_overtaken() -> None:
     """Found by the search: the log below the older of two checkpoints is cut, so only the newer one is a way back."""
-    state = Masters()
-    state.begin(every=1, levels=1, sinks=1, backups=0)
-    state.a_standby_joins(which=484)
-    state.deliver(which=169)
-    state.storm(rate=0.05, seed=588, steps=195)
-    state.storm(rate=0.2, seed=351, steps=138)
-    state.work(which=0)
-    state.work(which=0)
-    state.deliver(which=0)
-    state.a_standby_joins(which=0)
-    state.deliver_twice(which=0)
-    state.a_standby_joins(which=0)
-    state.storm(rate=0.05, seed=13, steps=143)
-    state.a_standby_joins(which=0)
-    state.a_standby_joins(which=0)
-    state.storm(rate=0.2, seed=250, steps=82)
-    state.teardown()
+    play = Play(committed=7, ranges=taking(6), checkpoint=4, checkpoint_before=2, incarnation=2, checkpoint_every=1)
+    play.join("a", "b").run().offer(7).run(until=StoreManifest)
+    manifest = play.take(StoreManifest)
+    play.tell(ContainerLost("b"))
+    restore = play.take(Restore)
+    assert restore.checkpoint == 7
+    play.tell(success(manifest))
+    again = [one for one in play.tell(Failed(restore.id, StoreError("torn"))) if isinstance(one, Restore)]
+    assert [one.checkpoint for one in again] == [8], "and not 4: the log above that is gone"
 
 
 # ------------------------------------------------------------------------------ the world would notice
