@@ -26,8 +26,8 @@ BLOCK = Block(
     {"files": 3},
     {"gone": 1},
     "layout",
-    Carried("spark", ("sources/0/0",), {"offsets/4": 0}),
-    (b"offsets", b"rows"),
+    spark=Carried("spark", ("sources/0/0",), {"offsets/4": 0}),
+    attachments=(b"offsets", b"rows"),
 )
 
 
