@@ -124,12 +124,14 @@ MASTERS = {
 }
 
 
+SEEDS = 2000
+"""Forty times as many as a rare bug takes, a minute's work: whoever finds nothing has looked."""
 FIRST = {"AdmitsAnyone": 72, "TakesNothingBack": 46, "nobody looks who owns the job": 44, "ForgetsToUndo": 49}
 """Where a search begins that would take long from 1 on; it goes on as any other, and ``--heavy`` begins at 1."""
 
 
 def run_many(first: int, **planted: Any) -> None:
-    for seed in range(first, first + 100):
+    for seed in range(first, first + SEEDS):
         Job(seed, **planted).run()
 
 
