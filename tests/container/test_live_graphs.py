@@ -397,9 +397,13 @@ def live_through(path: Path, seed: int) -> None:
         history.check(owner, EPOCHS)
 
 
+def live_through_many(path: Path, seeds: Sequence[int]) -> None:
+    for seed in seeds:
+        live_through(path / str(seed), seed)
+
+
 def test_whichever_way_a_slice_comes_back_it_lived_through_every_graph(tmp_path: Path, drill_seed: int) -> None:
-    for seed in range(30 * drill_seed, 30 * drill_seed + 30):
-        live_through(tmp_path / str(seed), seed)
+    live_through_many(tmp_path, range(30 * drill_seed, 30 * drill_seed + 30))
 
 
 def _unmarked(self: TableSlice, parts: Sequence[pa.RecordBatch], epoch: int) -> None:
@@ -416,17 +420,18 @@ PLANTED = [
     (1, splits, "at", lambda *_: None),
     (23, splits, "floor", _floorless),
 ]
-"""With the first history that shows it."""
+"""With the first history that shows it: where the search begins, which goes on until one does."""
+HISTORIES = 400
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda one: one[2])
 def test_a_planted_bug_of_splits_is_found(planted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seed, *bug = planted
+    first, *bug = planted
     monkeypatch.setattr(*bug)
     if bug[1] == "at":
         monkeypatch.setattr(splits, "begun", lambda *_: {})
     with pytest.raises((AssertionError, Failed, Impossible, EpochGone)):
-        live_through(tmp_path / str(seed), seed)
+        live_through_many(tmp_path, range(first, first + HISTORIES))
 
 
 def test_a_slice_that_lags_behind_begins_with_what_its_source_held(tmp_path: Path) -> None:

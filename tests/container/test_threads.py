@@ -23,7 +23,7 @@ from holdfast.container.threads import LATCH, Lane, ThreadTable, Worker
 from holdfast.errors import ContainerError, PlanError
 
 Piece = tuple[str, int]
-WAIT = 20.0  # what never happens in a working table; only bounds a failing test
+WAIT = 120.0  # what never happens in a working table; only bounds a failing test
 
 
 def key_of(piece: Piece) -> str:

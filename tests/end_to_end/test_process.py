@@ -165,7 +165,9 @@ def go(job: hf.Job, act: Callable[[hf.Run], None] = ended, **options: Any) -> No
         act(run)
 
 
-@pytest.mark.parametrize("faults", [(), ("container@mid-apply@2", "container@mid-sink@4")])
+@pytest.mark.parametrize(
+    "faults", [pytest.param((), marks=pytest.mark.heavy), ("container@mid-apply@2", "container@mid-sink@4")]
+)
 def test_state_timers_and_two_outputs(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, faults: tuple[str, ...]
 ) -> None:

@@ -69,7 +69,7 @@ def test_stop_in_a_sink_ends_the_run_behind_that_epoch(rows: Rows) -> None:
     told = threading.Event()
 
     def sink(frame: DataFrame, epoch: int) -> None:
-        told.wait(60)
+        told.wait(300)
         if epoch == 2:
             running[0].stop()
             running[0].stop()  # once more is once
@@ -79,7 +79,7 @@ def test_stop_in_a_sink_ends_the_run_behind_that_epoch(rows: Rows) -> None:
     run = job.start(**QUICK)
     running.append(run)
     told.set()
-    assert run.await_termination(120)
+    assert run.await_termination(300)
     run.stop()  # waits for the one under way
     assert seen == [10, 10]
     assert rows.committed() == 2
@@ -121,20 +121,18 @@ def test_stop_in_a_listener_ends_the_run(rows: Rows, spark: SparkSession) -> Non
         run = job.start(**QUICK)
         running.append(run)
         rows.add()  # something to progress with
-        assert run.await_termination(120)
-        until(lambda: run.status().phase == "stopped", 60, "stopped")
+        assert run.await_termination(300)
+        until(lambda: run.status().phase == "stopped", 300, "stopped")
         run.stop()
     finally:
         spark.streams.removeListener(listener)
     assert stopped == [None]
-    began = time.monotonic()
     with pytest.raises(hf.ContainerError, match="The run is stopped"):
-        run.await_settled(100)
+        run.await_settled(100_000)  # longer than any test may take
     with pytest.raises(hf.ContainerError, match="The run is stopped"):
         run.kill(run.status().containers[0].name)
     with pytest.raises(hf.HoldfastError, match="stopped"):
         run.process_all_available()
-    assert time.monotonic() - began < 60
     assert run.await_termination()
 
 
@@ -145,7 +143,7 @@ def test_what_was_killed_is_missed_before_the_run_counts_as_settled(rows: Rows) 
     counts.write("noop")
     with job.start(**(QUICK | {"containers": 2})) as run:
         run.process_all_available()
-        assert run.await_settled(120)
+        assert run.await_settled(300)
         noticed = run._fleet._lost
         run._fleet._lost = lambda *told: (time.sleep(1), noticed(*told))  # type: ignore[func-returns-value]
         for kill in (lambda one: run.kill(one.name), lambda one: os.kill(one.pid, signal.SIGKILL)):
@@ -153,7 +151,7 @@ def test_what_was_killed_is_missed_before_the_run_counts_as_settled(rows: Rows) 
             process = psutil.Process(victim.pid)
             kill(victim)
             psutil.wait_procs([process], 10)
-            assert run.await_settled(120)
+            assert run.await_settled(300)
             assert [one.slices for one in run.status().containers if one.name == victim.name] == [0]
             assert sum(one.slices for one in run.status().containers if one.alive) == 2
 
@@ -169,7 +167,7 @@ def test_a_driver_that_was_replaced_hears_of_it_on_a_quiet_stream(rows: Rows, mo
         assert run.state(counts).get(1) == {"k": 1, "n": 1, "_epoch": 1}
         Ledger(Store(str(rows.base / "store")), SECTION).take_ownership("elsewhere", 1, "grpc://nowhere:1")
         with pytest.raises(hf.FencedError, match="no longer the master"):
-            run.await_termination(120)
+            run.await_termination(300)
         with pytest.raises(hf.FencedError, match="no longer the master"):
             run.state(counts).get(1)
         with pytest.raises(hf.FencedError, match="no longer the master"):
@@ -238,7 +236,7 @@ for wait in (run.await_termination, lambda: run.await_termination(100), run.proc
 said("get", run.state(counts).get(1))
 said("rows", run.state(counts).to_df().count())
 run.kill(run.status().containers[0].name)
-said("settled", run.await_settled(60))
+said("settled", run.await_settled(300))
 said("alive", run.query.isActive)
 run.stop()
 said("phase", run.status().phase)
@@ -246,7 +244,7 @@ said("phase", run.status().phase)
 spark, counts, run = start("session")
 spark.stop()
 try:
-    run.await_termination(60)
+    run.await_termination(300)
 except hf.HoldfastError as error:
     said("waiting", type(error).__name__, error)
 try:
@@ -295,7 +293,7 @@ def test_a_program_that_is_interrupted_then_loses_its_session_then_raises(tmp_pa
                 if line.startswith("READY"):
                     time.sleep(0.5)  # it waits by then, or is about to
                     os.killpg(process.pid, signal.SIGINT)
-            code = process.wait(60)
+            code = process.wait(300)
         finally:
             process.kill()
     whole = errors.read_text()

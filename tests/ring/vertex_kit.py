@@ -6,7 +6,7 @@ import pickle
 from typing import Any
 
 import figure_seven
-from container_kit import World, until
+from container_kit import NEVER, World, until
 from pyspark import cloudpickle
 from pyspark.cloudpickle import register_pickle_by_value
 
@@ -40,14 +40,14 @@ class App:
             self.world.call(name, StartVertices(self.name, serial, self.program))
         return self
 
-    def stop(self, *names: str, serial: str = "1", seconds: float = 5.0) -> None:
+    def stop(self, *names: str, serial: str = "1", seconds: float = NEVER) -> None:
         for name in names or self.names:
             self.world.call(name, StopVertices(self.name, serial, seconds))
 
     def root(self, through: str) -> str:
         return self.world.call(through, FindRoot(self.name)).container
 
-    def ask(self, message: Any, at: str, seconds: float = 10.0) -> Any:
+    def ask(self, message: Any, at: str, seconds: float = NEVER) -> Any:
         call = AskVertex(self.name, cloudpickle.dumps(message), seconds)
         return pickle.loads(self.world.call(at, call).body)
 

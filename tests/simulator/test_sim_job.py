@@ -107,7 +107,7 @@ MASTERS = {
     "BelievesLateAnswers": WRONG,
     "CutsTooMuch": "cut at the newest checkpoint",
     "EndsOwners": "an owner was ended",
-    "FinishesBeforeTheCommit": "KeyError",
+    "FinishesBeforeTheCommit": "finished without a commit",
     "ForgetsToReplace": "containers, not",
     "ForgetsToUndo": WRONG,
     "HasTwoOwners": WRONG,
@@ -124,13 +124,23 @@ MASTERS = {
 }
 
 
+SEEDS = 2000
+"""Forty times as many as a rare bug takes, a minute's work: whoever finds nothing has looked."""
 FIRST = {"AdmitsAnyone": 72, "TakesNothingBack": 46, "nobody looks who owns the job": 44, "ForgetsToUndo": 49}
 """Where a search begins that would take long from 1 on; it goes on as any other, and ``--heavy`` begins at 1."""
 
 
-def run_many(first: int, **planted: Any) -> None:
-    for seed in range(first, first + 100):
-        Job(seed, **planted).run()
+def find(noticed: str, first: int, **planted: Any) -> None:
+    """The first run in which a bug is noticed by those words; it may be noticed otherwise before."""
+    otherwise = set()
+    for seed in range(first, first + SEEDS):
+        try:
+            Job(seed, **planted).run()
+        except (AssertionError, KeyError) as error:
+            if re.search(noticed, repr(error)):
+                return
+            otherwise.add(repr(error)[:200])
+    pytest.fail(f"Nobody noticed. What was said instead: {otherwise}")
 
 
 @pytest.fixture
@@ -142,15 +152,12 @@ def first(request: pytest.FixtureRequest) -> int:
 
 @pytest.mark.parametrize(("planted", "noticed"), CONTAINERS)
 def test_a_bug_planted_around_the_master_is_found(planted: dict[str, Any], noticed: str, first: int) -> None:
-    with pytest.raises(AssertionError, match=noticed):
-        run_many(first, **planted)
+    find(noticed, first, **planted)
 
 
 @pytest.mark.parametrize("name", [name for name in MASTERS if name != RARE])
 def test_a_bug_planted_in_the_master_is_found(name: str, first: int) -> None:
-    with pytest.raises((AssertionError, KeyError)) as caught:
-        run_many(first, make_master=getattr(planted_masters, name))
-    assert re.search(MASTERS[name], repr(caught.value))
+    find(MASTERS[name], first, make_master=getattr(planted_masters, name))
 
 
 @pytest.mark.heavy

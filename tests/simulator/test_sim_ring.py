@@ -98,8 +98,12 @@ def planted(kind: type) -> Callable[..., Node]:
     return make
 
 
+SEEDS = 600
+"""Thirty times as many as the rarest of these bugs takes (the median of where it shows is 18)."""
+
+
 def run_many(make: Callable[..., Node]) -> None:
-    for seed in range(1, 60):
+    for seed in range(1, SEEDS + 1):
         Ring(seed, make=make).run()
 
 
