@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
 from holdfast import faults
-from holdfast.log.blocks import Begun, standing
+from holdfast.log.blocks import standing
 from holdfast.log.ledger import Ledger
 from holdfast.log.store import Store
 
@@ -154,7 +154,6 @@ def test_whoever_dies_around_a_sink_over_the_source_gives_it_each_batch_once(
         "SELECT k, v, v AS block FROM range(5) a(k), range(1, 5) b(v)",
     )
     assert standing(shop.ledger).begun is None
-    assert shop.ledger.section.exists(Begun.file_of(4))
 
 
 def test_the_next_batch_is_taken_in_while_an_epoch_is_under_way(shop: Shop) -> None:
