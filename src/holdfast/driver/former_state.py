@@ -86,12 +86,13 @@ def _refuse_unloadable(plans: Sequence[StagePlan]) -> None:
     for plan in plans:
         try:
             plan.build()
-        except HoldfastError:
-            raise
-        except Exception as error:  # unpickling runs whatever code the function needs
-            raise StoreError(
+        except HoldfastError as error:
+            why = error.__cause__
+            if why is None:
+                raise
+            raise StoreError(  # unpickling runs whatever code the function needs
                 f"The function of stage '{plan.name}' as it was cannot be loaded any more: "
-                f"{type(error).__name__}: {error}. It is needed once more, to finish what the log has for it.",
+                f"{type(why).__name__}: {why}. It is needed once more, to finish what the log has for it.",
                 safe="Nothing was changed.",
                 todo="Keep the old function's module where it was until the job has started with the new one.",
             ) from error
