@@ -1,6 +1,6 @@
 """Continuous eventual checkpoints as the paper has them, row by row: the oracle of what ships.
 
-Sebepou and Markatos call it CEC: an operator writes no checkpoints, but control rows among its results. *Open* when a
+Sebepou and Magoutis call it CEC: an operator writes no checkpoints, but control rows among its results. *Open* when a
 window is born and *check* now and then hold what the window is then; a *result* says that it is over. Recovery reads
 the log backwards until it has found as many windows as there were, and replays the input from the oldest of them.
 

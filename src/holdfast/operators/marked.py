@@ -11,7 +11,7 @@ What an epoch has to say goes into its **entry**: a unit all of whose rows it ma
 whole, as of the end of the epoch. Which units open and close depends on the rows alone; which are checked, on the
 clock.
 
-After Sebepou and Markatos' CEC (ICS-FORTH), with epochs in the place of rows.
+After Sebepou and Magoutis' CEC (ICS-FORTH), with epochs in the place of rows.
 """
 
 from __future__ import annotations
