@@ -33,7 +33,7 @@ class Steering:
         self._last: float | None = None
         self._taken: Counter[str] = Counter()
         self._seen: dict[str, deque[tuple[int, int, int]]] = {}
-        """Of each stage, the epochs of late: number, clock, and the rows that had been taken by then."""
+        """Of each stage, the epochs of late: number, the clock after it, and the rows that had been taken by then."""
 
     def begin(self, epoch: int, clock: int, stages: Mapping[str, HostedStage], threads: int) -> None:
         """An epoch begins: every slice gets its part of the time that there is for checks."""
@@ -84,9 +84,9 @@ class Steering:
         taken so many rows since."""
         seen, taken = self._seen.setdefault(stage, deque()), self._taken[stage]
         aged = 0
+        seen.append((epoch - 1, clock, taken))
         while seen and (seen[0][1] <= clock - 1000 * self._checks.age or seen[0][2] < taken - rows):
             aged, _, _ = seen.popleft()
         if aged:
             seen.appendleft((aged, 0, 0))  # what is older stays too old
-        seen.append((epoch, clock, taken))
         return aged
