@@ -21,7 +21,7 @@ from holdfast.operators.marked import EPOCH, Floors, Marked, Pace
 from holdfast.state.slice import EpochTime
 from holdfast.state.table_slice import TableSlice
 
-SEEDS = 6
+SEEDS = 4
 FEW = ("running", "tumbling", "sliding", "session", "join")
 
 
