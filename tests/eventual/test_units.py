@@ -255,6 +255,21 @@ def test_log_above_the_hold_brings_it_back_also_when_one_entry_is_bad(monkeypatc
     assert without_one_entry(cuts_above_t) > 0
 
 
+def test_a_long_history_of_small_entries_is_read_no_further_than_the_oldest_footprint() -> None:
+    live = Live(KINDS["running"], random.Random(1))
+    live.pace = lambda: Pace(1.0, 0.01, 1e-12, each=1.0)  # type: ignore[method-assign]
+    live.apply(Given(([(1, (key, "x"), (key, None, 0)) for key in range(96)],), EpochTime()))
+    for epoch in range(80):
+        live.apply(Given(([(1, (epoch % 96, "x"), (1, None, 0))],), EpochTime()))
+    keep = live.footprints.oldest
+    assert keep > 10
+    for epoch in [one for one in live.ledger.commits if one < keep]:
+        del live.ledger.commits[epoch]
+    back, replayed = live.recovered()
+    assert difference(live, back) == ""
+    assert replayed == live.state.epoch - 3 - keep
+
+
 def a_pace() -> Any:
     return Pace(1.0, 0.5, 10.0)
 

@@ -196,7 +196,7 @@ class Chains:
 
     def history(self, stage: str, number: int, epoch: int) -> list[Entry]:
         """The entries of a slice, newest first, as far as all units that live after ``epoch`` have been found."""
-        at, living, _ = self.head(stage, number, epoch)
+        at, living, oldest = self.head(stage, number, epoch)
         read: list[Entry] = []
         rows, counted = 0, 0
         found = 0
@@ -207,9 +207,15 @@ class Chains:
                     safe="Nothing was changed.",
                     todo="Bring the files under 'entry' and 'commit' back from a copy of the store.",
                 )
-            read.append(self.entry(stage, number, at))
+            try:
+                read.append(self.entry(stage, number, at))
+            except BadEntry:
+                if rows >= living and len(newest(read)[0]) == living:
+                    break  # it was not needed
+                raise
             rows, at = rows + len(read[-1].units), read[-1].before
-            if rows >= living and (not at or rows - counted >= counted // MORE):
+            # What is older than the oldest footprint may be gone: nobody looks there before all else was counted.
+            if rows >= living and (at < oldest or not at or rows - counted >= counted // MORE):
                 found, counted = len(newest(read)[0]), rows
         return read
 

@@ -43,6 +43,8 @@ TOTALS = Layout(1, False, (INT.named("taken"), INT.named("logged"), INT.named("l
 TOTAL_TAKEN, TOTAL_LOGGED, TOTAL_LIVING = range(3)
 OPEN, CHECK, CLOSE = 0, 1, 2
 NEVER = 1 << 62
+TURNS = 32
+"""In so many turns at most all units of a slice are written again."""
 NOWHERE = 0
 """The footprint of a unit that no entry has."""
 ONE = KeyRows(np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros((1, 1), np.int64), NO_SPANS, NO_BYTES)
@@ -215,7 +217,8 @@ class Marked:
             began = time.perf_counter()
             living = np.flatnonzero(units.columns[ROWS][: units.rows] > 0)
             due = pace.due(units, living, int(totals[TOTAL_LOGGED][0]), int(totals[TOTAL_TAKEN][0]), work.epoch)
-            some = due[: max(1, int(pace.seconds / pace.each))]
+            # To find a unit's rows all rows are looked at, so few at a time would be dearer than they are.
+            some = due[: max(1, len(living) // TURNS, int(pace.seconds / pace.each))]
             if not len(some) or pace.seconds <= 0:
                 return
             chosen = np.sort(units.words[some, 0])
