@@ -18,7 +18,7 @@ from holdfast.log import footprints, janitor
 from holdfast.log.footprints import EntryWriter, Footprints, SliceSaid, Wrote, control_rows, entry_name
 from holdfast.log.janitor import Held, Janitor, may_go
 from holdfast.log.ledger import Ledger
-from holdfast.log.records import FEED, Batch, Commit, Fence, JobFile, Prepare
+from holdfast.log.records import FEED, Commit, Fence, JobFile, Prepare, Range
 from holdfast.log.store import Store
 from holdfast.safety.policies import Checks
 from holdfast.wire.messages import StageFigures
@@ -135,7 +135,7 @@ def test_a_commit_says_how_every_slice_stands_and_is_read_as_it_was_written() ->
     assert second.entries["s"][0][1] == 1
     idle, _ = second.after(9, [])
     assert (idle.heads, idle.files) == (second.heads, ())
-    commit = Commit(Fence(1, 1, 1), {FEED: Batch("q", 1, "")}, None, {}, {"f": b"fed"}, first, attached)
+    commit = Commit(Fence(1, 1, 1), {FEED: Range(1, 1)}, None, {}, {"f": b"fed"}, first, attached)
     assert Commit.from_bytes(commit.to_bytes(), commit.file) == commit
 
 
@@ -160,7 +160,7 @@ def ledger(tmp_path: Path) -> Ledger:
         name, checksum, data = file_of(epoch)
         found.section.write(name, [data])
         found.section.write(f"entry/{epoch:010d}.1-1-dead-{epoch}.entry", [data])
-        fence, ranges = Fence(1, epoch, 1), {FEED: Batch("q", epoch, "")}
+        fence, ranges = Fence(1, epoch, 1), {FEED: Range(epoch, epoch)}
         found.put_prepare(Prepare(fence, 1, ranges, (), epoch))
         oldest = max(1, epoch - 2)
         marks = Footprints(

@@ -18,7 +18,7 @@ from holdfast.container import footprints
 from holdfast.container.footprints import Recovery, written
 from holdfast.log.footprints import Footprints
 from holdfast.log.ledger import Ledger
-from holdfast.log.records import FEED, Batch, Commit, Fence
+from holdfast.log.records import FEED, Commit, Fence, Range
 from holdfast.operators.aggregate import StageSpec
 from holdfast.operators.cumulative import CumulativeSpec
 from holdfast.operators.distinct import DistinctSpec
@@ -229,7 +229,7 @@ class Live:
         entries = [("s", self.marked, [] if entry is None else [(0, entry)])]
         wrote = written(entries, self.log, fence, 1, "c-1")
         self.footprints, attached = self.footprints.after(epoch, [] if wrote is None else [("s", 0, wrote)])
-        ranges = {FEED: Batch("q", epoch, "")}
+        ranges = {FEED: Range(epoch, epoch)}
         commit = Commit(fence, ranges, footprints=self.footprints, attachments=attached)
         self.ledger.commits[epoch] = commit.to_bytes()
         self.state.release(epoch - 1)
