@@ -135,7 +135,7 @@ def test_a_commit_says_how_every_slice_stands_and_is_read_as_it_was_written() ->
     assert second.entries["s"][0][1] == 1
     idle, _ = second.after(9, [])
     assert (idle.heads, idle.files) == (second.heads, ())
-    commit = Commit(Fence(1, 1, 1), {FEED: Range(1, 1)}, None, {}, {"f": b"fed"}, first, attached)
+    commit = Commit(Fence(1, 1, 1), {FEED: Range(1, 1)}, feedback={"f": b"fed"}, footprints=first, attachments=attached)
     assert Commit.from_bytes(commit.to_bytes(), commit.file) == commit
 
 
