@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from holdfast.plan.epochs import Epoch, epoch
     from holdfast.recovery.policies import Auto, Chained, FromStore, Line, Star, Tree
     from holdfast.ring.vertex_messages import VertexStatus
-    from holdfast.safety.policies import Delta, Shards, Sync
+    from holdfast.safety.policies import Delta, Eventual, Shards, Sync
 
 __version__ = "0.1.0"
 
@@ -91,6 +91,7 @@ _PLACES = {
     "Delta": "holdfast.safety.policies",
     "Epoch": "holdfast.plan.epochs",
     "EpochGone": "holdfast.errors",
+    "Eventual": "holdfast.safety.policies",
     "FencedError": "holdfast.errors",
     "FormatError": "holdfast.errors",
     "FromStore": "holdfast.recovery.policies",
@@ -171,6 +172,7 @@ __all__ = [
     "Delta",
     "Epoch",
     "EpochGone",
+    "Eventual",
     "FencedError",
     "FormatError",
     "FromStore",

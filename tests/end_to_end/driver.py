@@ -168,7 +168,7 @@ def fed_back(rows: hf.Stream, out: str, where: str) -> dict[str, hf.StageStream]
     return {"favours": favoured, "above": above, "best": best}
 
 
-def safety(config: dict[str, Any]) -> hf.Delta | hf.Shards | hf.Sync | None:
+def safety(config: dict[str, Any]) -> hf.Delta | hf.Shards | hf.Sync | hf.Eventual | None:
     match config.get("safety", "delta"):
         case "delta":
             return hf.Delta(
@@ -181,6 +181,8 @@ def safety(config: dict[str, Any]) -> hf.Delta | hf.Shards | hf.Sync | None:
                 every=config.get("copy_every", 1),
                 store_every=config.get("store_every", 3),
             )
+        case "eventual":
+            return hf.Eventual(**config.get("eventual", {}))
         case "sync":
             return hf.Sync(config.get("store_every", 3))
     return None

@@ -48,6 +48,7 @@ def specs(draw: st.DrawFn, unit: str, updating: bool = False) -> WindowSpec:
     every = draw(st.integers(1, 6))
     size = every * draw(st.integers(1, 5)) if draw(st.booleans()) else draw(st.integers(every, 20))
     mode, early = draw(st.sampled_from([("append", 0), ("append", 0), ("update", 0), ("append", 10)]))
+    unnumbered = unit == "rows" and every == size and (mode, early) == ("append", 0) and draw(st.booleans())
     return WindowSpec(
         columns(draw(st.lists(st.sampled_from(["int", "string"]), min_size=1, max_size=2)), "key"),
         aggregates(draw(st.lists(st.sampled_from(functions(kinds, updating=updating)), min_size=1, max_size=4))),
@@ -61,6 +62,7 @@ def specs(draw: st.DrawFn, unit: str, updating: bool = False) -> WindowSpec:
         early=early,
         late=tuple(draw(st.lists(st.integers(0, len(kinds)), unique=True, max_size=2))) if unit != "rows" else (),
         updating_input=updating,
+        numbered=not unnumbered,
     )
 
 

@@ -112,6 +112,8 @@ class WindowModel:
         triples = [(row.sign, row.key, row.values) for row in rows]
         found = [Model.result(one, triples) for one in self.spec.aggregates]
         start, end = self.edges(key[1])
+        if not self.spec.numbered:
+            return (*key[0], *found)
         if self.spec.unit == "rows":
             return (*key[0], max(start, 0), end, *found)
         return (*key[0], at(start), at(end), *found)

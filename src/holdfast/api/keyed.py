@@ -254,7 +254,8 @@ class WindowedStream:
     _ahead: str | None
 
     def agg(self, **aggregates: Aggregate) -> StageStream:
-        """Aggregates of every key and window; the rows also have ``window_start`` and ``window_end``."""
+        """Aggregates of every key and window; the rows also have ``window_start`` and ``window_end``, but for windows
+        of rows with ``numbered=False``."""
         _refuse_strangers(aggregates)
         window = self._window
         draft = self._keyed._draft(window.verb, ahead=self._ahead)
@@ -270,6 +271,7 @@ class WindowedStream:
             mode=self._mode,
             early=span(self._early) if self._early else 0,
             keep_late=self._keep_late,
+            **({} if window.numbered else {"numbered": False}),
         )
         return self._keyed._job._add_stage(draft, spec)
 

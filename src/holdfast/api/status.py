@@ -55,6 +55,11 @@ class StageStatus:
     """Rows since the run began that were late, without a time, doubled and the like."""
     safety: str = ""
     """How its state is made safe, as ``job.start`` was told."""
+    units: int = 0
+    """Under ``hf.Eventual``: units of its state that live. A recovery of all of them now would read ``extent`` rows of
+    the log for each of them (``Q``) and replay ``behind`` rows of the input (``U``)."""
+    extent: float = 0.0
+    behind: int = 0
 
     def __str__(self) -> str:
         text = f"{self.name}: {self.keys:,} keys, {self.bytes / 1e6:,.1f} MB"
@@ -62,6 +67,8 @@ class StageStatus:
             text += f", watermark {self.watermark:%Y-%m-%d %H:%M:%S}"
         if self.waits_for is not None:
             text += f" (held back by {self.waits_for})"
+        if self.units:
+            text += f", {self.units:,} units: Q {self.extent:.1f}, U {self.behind:,}"
         return "".join([text, *(f", {rows:,} {what}" for what, rows in sorted(self.counts.items()))])
 
 
@@ -233,6 +240,7 @@ def status_of(
         )
         for member in members
     )
+    units = {stage.name: shell.units(stage.name, list(answers)) for stage in plan.stages}
     stages = Named(
         StageStatus(
             stage.name,
@@ -242,6 +250,9 @@ def status_of(
             shell.time.holding_back(stage),
             dict(shell.counts.get(stage.name, {})),
             safety,
+            units[stage.name][0],
+            units[stage.name][1] / max(units[stage.name][0], 1),
+            units[stage.name][2],
         )
         for stage in plan.stages
     )

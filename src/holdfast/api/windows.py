@@ -22,6 +22,7 @@ class Window:
     offset: int = 0
     spec: type[WindowSpec | SessionSpec] = WindowSpec
     """What a stage is that keeps aggregates of them."""
+    numbered: bool = True
 
     @property
     def verb(self) -> str:
@@ -31,12 +32,18 @@ class Window:
         return "tumbling" if self.size == self.every else "sliding"
 
 
-def tumbling(size: str | None = None, *, rows: int | None = None, offset: str = "0 s") -> Window:
-    """Windows one after the other: ``tumbling("10 s")``, or every so many rows of a key: ``tumbling(rows=100)``."""
+def tumbling(size: str | None = None, *, rows: int | None = None, offset: str = "0 s", numbered: bool = True) -> Window:
+    """Windows one after the other: ``tumbling("10 s")``, or every so many rows of a key: ``tumbling(rows=100)``.
+
+    ``numbered=False``, for windows of rows: results do not say which rows of their key they are of. Then nothing is
+    kept of a key between its windows; else how many rows it had, for ever.
+    """
     if (size is None) == (rows is None):
         raise PlanError("A tumbling window needs a size in time or a number of rows.", todo="hf.tumbling('10 s')")
     if rows is not None:
-        return Window("rows", _rows(rows), _rows(rows))
+        return Window("rows", _rows(rows), _rows(rows), numbered=numbered)
+    if not numbered:
+        raise PlanError("Only windows of rows have numbers.", todo="hf.tumbling(rows=100, numbered=False)")
     size = some(size, "asked above")
     return Window("time", span(size), span(size), span(offset, least=0))
 

@@ -142,6 +142,7 @@ class Handlers:
                         call.upload,
                         call.copy_bandwidth,
                         call.graph,
+                        call.checks,
                     )
                 )
         return Done()
@@ -175,8 +176,9 @@ class Handlers:
         file = Prepare.file_of(epoch, level)
         prepare = Prepare.from_bytes(call.prepare, file) if call.prepare else job.log.prepare(epoch, level)
         job.commit(epoch - 1)
-        stages = job.apply(prepare, sorted(call.slices))
-        return Applied(call.id, job.digests(level, epoch, sorted(call.digests)), stages)
+        stages = job.apply(prepare, sorted(call.slices), shadow=call.shadow)
+        entries = job.entries(prepare, sorted(call.slices), f"{self._container}-{call.id}")
+        return Applied(call.id, job.digests(level, epoch, sorted(call.digests)), stages, entries)
 
     @handler
     def undo(self, job: HostedJob, call: Undo) -> Undone:
@@ -187,8 +189,7 @@ class Handlers:
 
     @handler
     def restore(self, job: HostedJob, call: Restore) -> Restored:
-        nbytes, replayed = job.restore(sorted(call.slices), call.epoch, call.checkpoint)
-        return Restored(call.id, nbytes, replayed)
+        return Restored(call.id, *job.restore(sorted(call.slices), call.epoch, call.checkpoint))
 
     @handler
     def activate(self, job: HostedJob, call: Activate) -> Activated:
@@ -319,28 +320,29 @@ class Handlers:
 
 def _scanned(job: HostedJob, ticket: ScanTicket) -> Iterator[tuple[pa.RecordBatch, Tagged]]:
     outputs = job.reading.outputs(ticket.stage, ticket.slices, ticket.epoch, ticket.mode, ticket.port, ticket.reader)
-    for numbers, batch in _gathered(outputs, ticket.skip):
+    # Where a slice comes back from its units its rows have another order: then they come all at once.
+    for numbers, batch in _gathered(outputs, ticket.skip, whole=job.steering is not None):
         yield (batch.select(list(ticket.columns)) if ticket.columns else batch), ScanPart(*zip(*numbers, strict=True))
         faults.place("container", "mid-sink", ticket.epoch)
 
 
 def _gathered(
-    outputs: Iterable[tuple[int, pa.RecordBatch]], skip: Mapping[int, int]
+    outputs: Iterable[tuple[int, pa.RecordBatch]], skip: Mapping[int, int], *, whole: bool
 ) -> Iterator[tuple[list[tuple[int, int]], pa.RecordBatch]]:
     """The rows in batches of a good size, however few each slice has or however many: whose they are, and through
-    which row."""
+    which row. If they are to be ``whole``, no slice is in two of them."""
     numbers: list[tuple[int, int]] = []
     parts: list[pa.RecordBatch] = []
     rows = 0
-    for number, whole in outputs:
+    for number, every in outputs:
         start = skip.get(number, 0)
-        while start < whole.num_rows:
-            part = whole.slice(start, SCAN_ROWS - rows)
+        while start < every.num_rows:
+            part = every.slice(start, every.num_rows if whole else SCAN_ROWS - rows)
             start += part.num_rows
             rows += part.num_rows
             numbers.append((number, start))
             parts.append(part)
-            if rows == SCAN_ROWS:
+            if rows >= SCAN_ROWS:
                 yield numbers, pa.concat_batches(parts)
                 numbers, parts, rows = [], [], 0
     if parts:

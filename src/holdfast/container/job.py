@@ -3,18 +3,20 @@
 All slices of all stages answer the same six questions (``holdfast.state``), so this module knows nothing of
 aggregates. Work is cut by slice: the thread table runs them side by side (the kernels let go of the GIL), and each
 slice has one lock, held only while that slice is applied or read.
+
+It is long because all that is asked of a job's slices at once is here; how each is done is elsewhere.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from zlib import crc32
 
 from holdfast import faults
-from holdfast.container import splits
+from holdfast.container import footprints, splits
 from holdfast.container.backups import Backups, Loaders
 from holdfast.container.checkpoints import Checkpoints
 from holdfast.container.former_graphs import FormerGraphs, Then
@@ -24,14 +26,17 @@ from holdfast.container.reads import Reading
 from holdfast.container.restore import Revived, demoted
 from holdfast.container.slices import HeldSlice, HostedStage, Inputs, count, hosted
 from holdfast.container.staging import Staging
+from holdfast.container.steering import Steering
 from holdfast.container.threads import ThreadTable
 from holdfast.container.throttle import Bucket, refuse_no_rates
 from holdfast.errors import EpochGone, FencedError
+from holdfast.log.footprints import Wrote
 from holdfast.log.graphs import Split
 from holdfast.log.ledger import Ledger
 from holdfast.log.records import Prepare
 from holdfast.operators.spec import Operator
 from holdfast.operators.stage import StagePlan
+from holdfast.safety.policies import Checks
 from holdfast.wire.messages import StageFigures
 from holdfast.wire.questions import HostedStatus, StageSize
 
@@ -53,10 +58,13 @@ class HostedJob:
         upload: float | None = None,
         copy_bandwidth: float | None = None,
         graph: int | None = None,
+        checks: Checks | None = None,
     ) -> None:
         self.job = job
         self.store = ledger.section
-        self.stages = {plan.name: hosted(plan) for plan in plans}
+        self.stages = {plan.name: hosted(plan, marked=checks is not None) for plan in plans}
+        self.steering = None if checks is None else Steering(checks, slices)
+        """Where the log has units of the state."""
         self._graph = graph
         self._splits: list[Split] | None = None
         if graph:
@@ -197,10 +205,12 @@ class HostedJob:
 
     # --- apply, undo, commit ------------------------------------------------------------------------------
 
-    def apply(self, prepare: Prepare, slices: Sequence[int]) -> dict[str, StageFigures]:
+    def apply(self, prepare: Prepare, slices: Sequence[int], *, shadow: bool = False) -> dict[str, StageFigures]:
         """Bring ``slices`` of the prepare's level from e-1 to e. Slices that are there already stay as they are."""
         epoch = prepare.fence.epoch
         self.adopt(prepare.graph)
+        if self.steering is not None:
+            self.steering.begin(epoch, prepare.clock, self.stages, self._threads.threads)
         figures, advanced = {}, set[int]()
         known, then = set(self.stages), self._then(prepare)
         for name in then.unborn:
@@ -213,7 +223,8 @@ class HostedJob:
             still, stirred, worked = stage.still(prepare), list[int](), list[tuple[int, float]]()
             for group in self.log.groups(stage, prepare, todo):
                 rows = self.log.inputs_of(stage, prepare, group)
-                busy = [number for number in group.slices if number in rows] if still else group.slices
+                due = self.steering.due(stage.plan.name, group.slices) if self.steering and not shadow else ()
+                busy = [number for number in group.slices if number in rows or number in due] if still else group.slices
                 stirred += busy
 
                 def run(
@@ -221,6 +232,7 @@ class HostedJob:
                     stage: HostedStage = stage,
                     rows: Mapping[int, Inputs] = rows,
                     worked: list[tuple[int, float]] = worked,
+                    due: Collection[int] = due,
                 ) -> None:
                     held = stage.held(number)
                     parts = rows.get(number)
@@ -229,8 +241,10 @@ class HostedJob:
                         for one in (*peers.values(), held):  # in the order of levels, as everywhere
                             locks.enter_context(one.lock)
                         started = time.perf_counter()
-                        held.state.run_by(stage.operator)
-                        stage.advance(held.state, prepare, parts, {name: peer.state for name, peer in peers.items()})
+                        steering = self.steering
+                        held.state.run_by(steering.operator(stage, number, shadow) if steering else stage.operator)
+                        looked = {name: peer.state for name, peer in peers.items()}
+                        stage.advance(held.state, prepare, parts, looked, anyway=number in due)
                         seconds = time.perf_counter() - started
                     took = count(parts)
                     worked.append((took, seconds))
@@ -243,7 +257,8 @@ class HostedJob:
                 del rows, run  # before the next group's rows come
             opened = slices if stage.plan.name in waited_for else ()
             left_out = stage.plan.name in prepare.left_out
-            figures[stage.plan.name] = stage.figures(slices, stirred, opened, worked, left_out=left_out)
+            found = stage.figures(slices, stirred, opened, worked, left_out=left_out)
+            figures[stage.plan.name] = self.steering.told(stage.plan.name, found) if self.steering else found
         with self._adopting:  # what came meanwhile is of a later epoch, and had nothing in this one
             for stage in [one for one in self._every if one.plan.name not in known]:
                 stage.pass_over(epoch, slices)
@@ -252,6 +267,13 @@ class HostedJob:
             self.log.close()
             self.loads.end_epoch(advanced)
         return figures
+
+    def entries(self, prepare: Prepare, slices: Sequence[int], label: str) -> Wrote | None:
+        """What the log is to say of these slices' units, of the prepare's level: written where it is much."""
+        if self.steering is None:
+            return None
+        at = self.at_level(prepare.level)
+        return footprints.of_level(at, slices, self.log.ledger, prepare.fence, prepare.level, label)
 
     def undo(self, epoch: int, slices: Sequence[int]) -> None:
         """Take ``epoch`` back on these slices, in every stage that has come so far."""
@@ -286,17 +308,20 @@ class HostedJob:
 
     # --- come and go --------------------------------------------------------------------------------------
 
-    def restore(self, slices: Sequence[int], epoch: int, checkpoint: int) -> tuple[int, int]:
+    def restore(self, slices: Sequence[int], epoch: int, checkpoint: int) -> tuple[int, int, tuple[str, ...]]:
         """Load ``slices`` as of ``checkpoint`` and replay the log up to ``epoch``; they appear when they are whole.
 
-        The bytes that were loaded, and the rows that were replayed.
+        The bytes that were loaded, the rows that were replayed, and what could not be read.
         """
         self._adopt_of(epoch)
         revived = Revived(self)
-        loaded = revived.load_packs(slices, self.log.ledger.manifest(checkpoint) if checkpoint else None)
+        if self.steering is None:
+            loaded = revived.load_packs(slices, self.log.ledger.manifest(checkpoint) if checkpoint else None)
+        else:
+            loaded = revived.load_units(slices, epoch)
         replayed = revived.replay(epoch)
         self._appear(revived, epoch)
-        return loaded, replayed
+        return loaded, replayed, revived.told
 
     def activate(self, slices: Sequence[int], epoch: int) -> tuple[int, int]:
         """Make ``slices`` active at ``epoch`` from what is here, and the log above it. Backups are consumed.

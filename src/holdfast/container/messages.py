@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.operators.stage import StagePlan
+from holdfast.safety.policies import Checks
 from holdfast.state.copies import Header
 from holdfast.wire.codec import Tagged
 from holdfast.wire.messages import Call, Done, Push
@@ -25,6 +26,8 @@ class Host(Call[Done]):
     """Of those as copies and pieces, behind the epochs."""
     graph: int = 0
     """The version of the job's graph that has these stages."""
+    checks: Checks | None = None
+    """Units of the state are in the log, and how often."""
 
 
 @dataclass(frozen=True)

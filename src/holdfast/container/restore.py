@@ -17,11 +17,15 @@ import pyarrow as pa
 
 from holdfast.container import splits
 from holdfast.container.backups import Loaders
+from holdfast.container.footprints import Recovering, Recovery
 from holdfast.container.former_graphs import FormerGraphs
 from holdfast.container.slices import HeldSlice, HostedStage, Inputs, count, table_name
 from holdfast.errors import CorruptionError, EpochGone, StoreError
+from holdfast.invariants import Impossible
 from holdfast.log.pack import Pack
 from holdfast.log.records import Manifest, Prepare
+from holdfast.operators.marked import Marked
+from holdfast.operators.spec import Operator
 from holdfast.state import copies
 from holdfast.state.former import as_now
 from holdfast.state.slice import SliceState
@@ -48,6 +52,9 @@ class Revived:
         self._every = self._stages | dict(self._sources.stages)
         self._former = FormerGraphs(graphs, job.graph, self._stages, self._sources.stages)
         self.fresh: dict[str, dict[int, HeldSlice]] = {name: {} for name in self._every}
+        self._recovering: dict[tuple[str, int], Recovering] = {}
+        self.told: tuple[str, ...] = ()
+        """What could not be read."""
 
     # --- where they come from -----------------------------------------------------------------------------
 
@@ -66,6 +73,19 @@ class Revived:
                 safe="Nothing was changed.",
                 todo="Bring the file back from a copy of the store.",
             ) from error
+
+    def load_units(self, slices: Sequence[int], epoch: int) -> int:
+        """From the log alone: what it has of their units up to that epoch; the bytes of it. Replay brings them in."""
+        recovery = Recovery(self._job.log.ledger, epoch)
+        for number in slices:
+            for name, stage in self._stages.items():
+                if not isinstance(stage.operator, Marked):
+                    raise Impossible(f"the log has no units of '{name}'")
+                found = recovery.of(name, stage.operator, number)
+                self._recovering[name, number] = found
+                self.put(name, number, found.begin())
+        self.told = tuple(recovery.told)
+        return recovery.nbytes
 
     def _load_packs(self, slices: Sequence[int], manifest: Manifest | None) -> int:
         checkpoint = manifest.epoch if manifest else 0
@@ -177,6 +197,8 @@ class Revived:
                         prepares[level] = self._job.log.prepare(past, level)
                     replayed += self._replay(stage, prepares[level], behind)
         self._split_off(epoch + 1, versions)  # so that whoever reads it then finds it
+        for (name, number), found in self._recovering.items():
+            found.before(self._held(name, number).state, epoch + 1)
         for name, stage in self._stages.items():  # the last epochs may have been an older function's
             for number in versions[name]:
                 self._held(name, number).state.run_by(stage.operator)
@@ -228,7 +250,7 @@ class Revived:
                     for one in (*peers.values(), held):
                         locks.enter_context(one.lock)
                     if held.state.epoch < epoch:
-                        held.state.run_by(stage.operator)
+                        held.state.run_by(self._operator(stage, number, held.state, epoch))
                         looked = {name: peer.state for name, peer in peers.items()}
                         stage.advance(held.state, prepare, rows.get(number), looked)
                     if number in self.fresh[stage.plan.name]:
@@ -238,6 +260,14 @@ class Revived:
             total += sum(map(count, rows.values()))
             del rows, run  # before the next group's rows come
         return total
+
+    def _operator(self, stage: HostedStage, number: int, state: SliceState, epoch: int) -> Operator:
+        """What brings a slice to that epoch. One that comes back unit by unit first gets those of the epoch before."""
+        found = self._recovering.get((stage.plan.name, number))
+        if found is not None:
+            found.before(state, epoch)
+            return found.operator if epoch <= found.through else found.marked.noting("nowhere")
+        return stage.operator.noting("elsewhere") if isinstance(stage.operator, Marked) else stage.operator
 
     def _held(self, stage: str, number: int) -> HeldSlice:
         fresh = self.fresh[stage].get(number)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from holdfast.errors import EpochGone, FunctionError
 from holdfast.log.records import Prepare
+from holdfast.operators.marked import Marked
 from holdfast.operators.spec import Operator
 from holdfast.operators.stage import StagePlan
 from holdfast.state.rows import Rows
@@ -41,10 +42,17 @@ class HostedStage:
         return [table_name(self.plan.name, number) for number in range(len(self.operator.layouts))]
 
     def advance(
-        self, state: SliceState, prepare: Prepare, parts: Inputs | None, peers: Mapping[str, SliceState]
+        self,
+        state: SliceState,
+        prepare: Prepare,
+        parts: Inputs | None,
+        peers: Mapping[str, SliceState],
+        *,
+        anyway: bool = False,
     ) -> None:
-        """Bring a slice to the epoch of ``prepare``, with its rows of every input."""
-        if self.plan.name in prepare.left_out or (not parts and self.still(prepare)):
+        """Bring a slice to the epoch of ``prepare``, with its rows of every input; if ``anyway``, also where nothing
+        happens to it."""
+        if self.plan.name in prepare.left_out or (not parts and not anyway and self.still(prepare)):
             state.pass_over(prepare.fence.epoch)  # what closes by time does so when it is no more left out
             return
         rows = [self._joined(part) for part in parts or [[] for _ in self.plan.inputs]]
@@ -118,10 +126,10 @@ class HostedStage:
         return self.operator.concat(part) if part else None
 
 
-def hosted(plan: StagePlan, known: HostedStage | None = None) -> HostedStage:
+def hosted(plan: StagePlan, known: HostedStage | None = None, *, marked: bool = False) -> HostedStage:
     """A stage by its plan; with the slices of the one that is ``known``, and its operator if that does the same."""
     if known is None:
-        return HostedStage(plan, plan.build())
+        return HostedStage(plan, Marked(plan.build()) if marked else plan.build())
     same = plan.operator == known.plan.operator
     return HostedStage(plan, known.operator if same else plan.build(), known.slices)
 

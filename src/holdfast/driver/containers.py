@@ -61,6 +61,7 @@ class ContainerHandlers:
         prepare = self._store.prepare_of(epoch, instruction.level)
         answer = self._fleet.call(instruction.container, replace(instruction, prepare=prepare.to_bytes()))
         faults.place("driver", "mid-apply", epoch)
+        self._store.written.take(epoch, instruction.container, answer.entries)
         self._sizes.applied(instruction.container, epoch, answer.stages)
         for stage, figures in answer.stages.items():
             self._counts.applied(epoch, stage, figures.counts)

@@ -22,6 +22,7 @@ from holdfast.driver.endpoint import Questions
 from holdfast.driver.found import refuse_moved
 from holdfast.driver.open_sinks import Folders, open_sinks, over_source, over_stages, sinks_of, source_sinks_of, without
 from holdfast.driver.options import Options
+from holdfast.driver.units import not_under_eventual
 from holdfast.errors import FencedError, PlanError
 from holdfast.log.past import Past
 from holdfast.log.records import GraphFile
@@ -73,6 +74,7 @@ class LiveChanges:
         when the next epoch will have it: whoever waits for that may be interrupted.
         """
         run = self._run
+        not_under_eventual("Changing a job while it runs", self._options)
         self.refuse_inside()
         with self._changing, contextlib.ExitStack() as between:
             run.refuse_stopped()

@@ -102,7 +102,7 @@ class Shell:
         self.incarnation = store.incarnation
         self.rows = 0
         self.last = EpochFigures()
-        self.counts = counts.total
+        self.counts, self.units = counts.total, sizes.units
         self.failure: Exception | None = None  # the last offered batch failed, or the last epoch
         self.epochs_failed: Exception | None = None  # so that none comes any more, and no batch waited for it
         self.due: int | None = None  # µs of the clock at which something happens though no row comes

@@ -27,6 +27,8 @@ def tell_people(history: History, instruction: do.Instruction, answer: ev.Answer
                 slices=len(instruction.slices),
                 nbytes=answer.nbytes,
             )
+            for bad in sorted(set(answer.told)):
+                history.note("corrupt", bad)
         case do.SendCopies(), ev.CopiesSent():
             for peer, reason in answer.failed.items():
                 history.note("copy failed", f"{instruction.container} to {peer}: {reason}")

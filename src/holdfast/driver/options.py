@@ -12,9 +12,9 @@ from holdfast.launch.fleet import Silence
 from holdfast.master.autoscale import Autoscale, PerExecutor
 from holdfast.plan.choices import one_of, trigger_of
 from holdfast.plan.compile import MAX_SLICES
-from holdfast.recovery.policies import Auto, Chained, Line, Recovery, Star, Tree
+from holdfast.recovery.policies import Auto, Chained, FromStore, Line, Recovery, Star, Tree
 from holdfast.ring.messages import JoinRing
-from holdfast.safety.policies import Delta, Safety, Shards, Terms, terms_of
+from holdfast.safety.policies import Delta, Eventual, Safety, Shards, Terms, terms_of
 
 Where = Literal["auto", "driver", "executors"]
 OnOverflow = Literal["fail", "null"]
@@ -74,6 +74,12 @@ class Options:
                 safe="Nothing was started.",
                 todo="Use safety=hf.Shards(), or recovery=hf.Chained() or hf.FromStore().",
             )
+        if isinstance(self.safety, Eventual) and not isinstance(self.recovery, FromStore | None):
+            raise PlanError(
+                f"recovery={type(self.recovery).__name__}() needs copies, which safety=hf.Eventual(…) does not make.",
+                safe="Nothing was started.",
+                todo="Leave recovery= out: slices come back from the log.",
+            )
         if isinstance(self.recovery, Chained) and isinstance(self.safety, Shards):
             raise PlanError(
                 "recovery=Chained() needs copies of whole slices, which safety=hf.Shards(…) does not make.",
@@ -89,6 +95,8 @@ class Options:
     @property
     def way_back(self) -> Recovery:
         """How lost slices come back; without a word about it, as fits the safety."""
+        if isinstance(self.safety, Eventual):
+            return FromStore()
         return self.recovery or (Auto() if isinstance(self.safety, Shards) else Chained())
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from holdfast.invariants import invariant
@@ -24,6 +24,7 @@ class Sizes:
         self._work: dict[str, tuple[int, float]] = {}
         self.work: dict[str, tuple[int, float]] = {}
         """Of the last committed epoch: rows that each stage took, and the seconds of containers' threads for them."""
+        self._units: dict[str, dict[str, StageFigures]] = {}  # stage → container, of those that have units in the log
         self._oldest: dict[str, dict[int, tuple[int, int | None]]] = {}  # stage → slice → epoch, oldest open session
 
     def applied(self, container: str, epoch: int, stages: Mapping[str, StageFigures]) -> None:
@@ -32,6 +33,7 @@ class Sizes:
                 of, before = self._told.get((container, stage), (0, figures))
                 changed = figures.changed + (before.changed if of == epoch else 0)
                 self._told[container, stage] = epoch, replace(figures, changed=changed)
+                self._units.setdefault(stage, {})[container] = figures
                 took, seconds = self._work.get(stage, (0, 0.0))
                 self._work[stage] = took + figures.took, seconds + figures.seconds
                 known = self._oldest.setdefault(stage, {})
@@ -39,6 +41,13 @@ class Sizes:
                     # The destination of a move may answer when the next epoch has begun.
                     told = (epoch, oldest)
                     known[number] = max(known.get(number, told), told, key=lambda one: one[0])
+
+    def units(self, stage: str, containers: Collection[str]) -> tuple[int, int, int]:
+        """Units of a stage that live on these containers, and how many rows of their log and of the input a recovery
+        would read."""
+        with self._lock:
+            mine = [figures for name, figures in self._units.get(stage, {}).items() if name in containers]
+        return sum(one.units for one in mine), sum(one.extent for one in mine), sum(one.behind for one in mine)
 
     def of(self, stage: str, mode: Mode) -> int:
         """About how many rows an output of the epoch in flight has; it only decides which way they travel."""

@@ -47,6 +47,12 @@ def take(run: LiveJob, timeout: float, keep: str | None) -> Snapshot:
     seconds = None if keep is None else span_of("keep", keep)
     shell, deadline = run.shell, time.monotonic() + timeout
     run.refuse_stopped()
+    if run.jobs.log.written.footprints is not None:
+        raise PlanError(
+            "A snapshot is not there under safety=hf.Eventual(…): it is made of a checkpoint, and there are none.",
+            safe="The job goes on as it was.",
+            todo="Use hf.Delta for jobs that are forked.",
+        )
     if not shell.machine.committed:
         raise PlanError(
             f"Job '{run.name}' has not committed an epoch yet: there is nothing to take a snapshot of.",

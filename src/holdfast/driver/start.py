@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from pyspark.sql import SparkSession
 
 from holdfast.container.messages import Host
+from holdfast.driver import units
 from holdfast.driver import upgrade as upgrading
 from holdfast.driver.brain import Brain
 from holdfast.driver.counts import Counts
@@ -116,6 +117,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
     graph = ledger.graph()
     refuse_unreadable(standing(ledger), layout_of(plan.stages, slices), job.name)
     upgrade = upgrading.look(ledger, file, plan, options.drop)
+    units.refuse(ledger, plan, options, changed=upgrade is not None)
     sinks = open_sinks(spark, file.job_id, plan.sinks)
     token = secrets.token_urlsafe(32)
     listen = _address(job, options)
@@ -150,6 +152,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
             options.upload,
             options.copy_bandwidth,
             ledger.graphs().newest,
+            options.terms().checks,
         )
         launcher = _launcher(job, options, settings, desk)
         if isinstance(launcher, ExecutorLauncher) and launcher.warning:
@@ -170,6 +173,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
             sizes,
             plan.stages,
             Feedback(plan.feeding, found.commit.feedback if found.commit else {}),
+            units.written(ledger, plan, options, file.slices),
         )
         log.over_source = frozenset(over_source(plan))
         intake = IntakeHandlers(

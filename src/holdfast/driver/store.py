@@ -14,6 +14,7 @@ from holdfast.driver.clock import Clock
 from holdfast.driver.history import History
 from holdfast.driver.sink_counters import SinkCounters
 from holdfast.driver.sizes import Sizes
+from holdfast.driver.units import Written
 from holdfast.driver.watermarks import Timekeeper
 from holdfast.errors import FunctionError
 from holdfast.invariants import some
@@ -66,6 +67,7 @@ class StoreHandlers:
         sizes: Sizes,
         stages: Sequence[StagePlan],
         feedback: Feedback,
+        written: Written,
     ) -> None:
         self.ledger = ledger
         self.ledger_lock = threading.RLock()
@@ -84,6 +86,7 @@ class StoreHandlers:
         self.feedback = feedback
         self.over_source: frozenset[str] = frozenset()
         """The sinks straight over the source, which have their rows with the batch and not with the epoch."""
+        self.written = written
         self._sinks_begun = 0  # the newest epoch of which a sink may have something
         self.left_out: tuple[str, ...] = ()
         """Stages that go along without rows."""
@@ -205,12 +208,15 @@ class StoreHandlers:
             prepare = self.prepare_of(epoch, 1)
             left = self.sinks.left_by(prepare, instruction.skipped)
             fed = self.feedback.taken.get(epoch, {})
-            stored = self.ledger.put_commit(Commit(instruction.fence, instruction.ranges, *left, fed))
+            marks, attached = self.written.named(epoch, instruction.owners)
+            commit = Commit(instruction.fence, instruction.ranges, *left, fed, footprints=marks, attachments=attached)
+            stored = self.ledger.put_commit(commit)
         faults.place("driver", "after-commit", epoch)
         self.resets, self.cuts = yet_to_turn(prepare)
         self.sinks.counters = dict(prepare.sinks if stored.sinks is None else stored.sinks)
         self.sinks.unsure, self.sinks.dropped = dict(stored.dropped), frozenset()  # they were dropped with this one
         self.feedback.committed(stored.feedback)
+        self.written.committed(epoch, stored.footprints)
         return ev.CommitStored(instruction.id, stored.fence, stored.ranges)
 
     # --- marks and notes ----------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.driver.brain import Brain
 from holdfast.driver.loads import shares
 from holdfast.driver.store import StoreHandlers
-from holdfast.errors import CorruptionError, HoldfastError
+from holdfast.errors import CorruptionError, HoldfastError, PlanError
 from holdfast.launch.fleet import Fleet
 from holdfast.master import events as ev
 from holdfast.wire.questions import AskLoads, Scrub
@@ -39,6 +39,12 @@ class Upkeep:
 
     def scrub(self) -> int:
         """Read the log above the newest checkpoint back; if part is bad, checkpoint while live state is past it."""
+        if self._store.written.footprints is not None:
+            raise PlanError(
+                "Scrubbing is not there under safety=hf.Eventual(…): files are read back before the log is cut.",
+                safe="The job goes on as it was.",
+                todo="Leave it out.",
+            )
         machine = self._brain.machine
         with self._brain.changed:
             committed, table = machine.committed, machine.routing.table

@@ -43,6 +43,7 @@ _NOUNS = {
     b"pack": "a checkpoint pack",
     b"blck": "a block",
     b"bgun": "a note of a batch that sinks have begun with",
+    b"entr": "a file of entries",
     b"prep": "a prepare file",
     b"mark": "a mark of an epoch that failed",
     b"left": "a note of what an epoch goes on without",

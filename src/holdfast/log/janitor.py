@@ -10,6 +10,9 @@ Nothing goes that somebody may still need, who may be an older driver that has l
   it has forgotten; what was noted of a batch before it had a block goes with that;
 - a pack that no manifest names goes when a newer checkpoint of its own driver is complete, when two are complete above
   it, or after an hour if its driver was replaced: whoever wrote it has given it up;
+- where the log has units of the state, it is cut below the oldest footprint as of right before the oldest one that
+  counts now, and files of entries go with it; but not before those that a recovery would then need were read back. A
+  file of entries that its epoch's commit does not name goes at once;
 - marks go with their epoch's commit, which says more; files in the making after ten minutes, routing tables but for
   the last ones;
 - another folder of Spark's checkpoint goes when epochs of the new graph are committed: nobody goes back behind those;
@@ -29,11 +32,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
+from holdfast.errors import CorruptionError, StoreError
+from holdfast.log import footprints
 from holdfast.log.blocks import Block
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import parse_pack_name
 from holdfast.log.probe import PROBED
-from holdfast.log.records import FEED, SPARK, GraphFile, Manifest, Prepare
+from holdfast.log.records import FEED, SPARK, Commit, GraphFile, Manifest, Prepare
 from holdfast.log.segment import parse_segment_name
 from holdfast.log.snapshots import Snapshots
 from holdfast.log.store import Store
@@ -85,11 +90,14 @@ class Held:
     by_blocks: Mapping[int, frozenset[str]] = field(default_factory=dict)  # named by those that were looked at
     block_notes: Mapping[str, int] = field(default_factory=dict)  # of what was begun → block
     read: int = 0  # up to this block the log that is cut has read
+    hold: int = 0  # the log up to here is not needed for units of the state, that have come into it since
+    entries: Mapping[str, int] = field(default_factory=dict)  # files of them → epoch
+    entries_named: Mapping[int, frozenset[str]] = field(default_factory=dict)  # by those commits that were looked at
 
 
 def may_go(held: Held, up_to: int) -> list[str]:
     """Names in the section, those of folders with a slash behind; in the order in which they may be deleted."""
-    cut = cut_of(held.manifests, up_to)
+    cut = max(cut_of(held.manifests, up_to), held.hold)
     return [
         *_manifests(held),
         *(name for name in held.packs if _pack_may_go(held, name)),
@@ -97,6 +105,7 @@ def may_go(held: Held, up_to: int) -> list[str]:
         *(name for name, number in held.batches.items() if number <= held.read or _of_no_block(held, name, number)),
         *_prepares_and_commits(held, cut),
         *_blocks(held),
+        *(name for name, epoch in held.entries.items() if _entry_may_go(held, name, epoch)),
         *(name for name, epoch in held.marks.items() if epoch <= max(held.commits, default=0)),
         *(name for name, age in held.making.items() if age > MAKING_SECONDS),
         *(f"{folder}/" for folder in held.folders if _folder_may_go(held, folder)),
@@ -157,10 +166,15 @@ def _blocks(held: Held) -> list[str]:
     return [*(Block.file_of(number) for number in gone), *notes]
 
 
+def _entry_may_go(held: Held, name: str, epoch: int) -> bool:
+    return epoch < held.hold or (epoch in held.entries_named and name not in held.entries_named[epoch])
+
+
 def _prepares_and_commits(held: Held, cut: int) -> list[str]:
     recent = set(sorted({epoch for epoch, _ in held.prepares})[-KEPT:])
     gone = [key for key in sorted(held.prepares) if key[0] <= cut and key[0] not in recent]
-    done = [epoch for epoch in sorted(held.commits)[:-KEPT] if epoch <= cut]
+    # The commit of the epoch at the hold says where its entries are, which are needed.
+    done = [epoch for epoch in sorted(held.commits)[:-KEPT] if epoch <= cut and epoch != held.hold]
     noted = [name for name, epoch in held.without.items() if any(epoch == key[0] for key in gone)]
     return [*(Prepare.file_of(*key) for key in gone), *noted, *(f"commit/{epoch:010d}" for epoch in done)]
 
@@ -172,6 +186,50 @@ def _folder_may_go(held: Held, folder: str) -> bool:
     return int(match[1] or 0) <= graph.version
 
 
+class Entries:
+    """What a janitor knows of files of entries from round to round."""
+
+    def __init__(self) -> None:
+        self._verified = 0  # up to which epoch those that are needed were read back
+        self._hold = 0
+        self._clean: dict[int, int] = {}  # how many files an epoch had when all of them were named
+
+    def hold(self, ledger: Ledger, commit: Commit | None) -> int:
+        """Up to where the log may go: no further than what was read back allows."""
+        if commit is None or commit.footprints is None:
+            return 0
+        wanted, last = footprints.hold(ledger, commit.fence.epoch), commit.footprints.oldest - 1
+        first = max(self._verified + 1, wanted)
+        try:
+            for epoch in range(first, min(last, first + READS) + 1):
+                footprints.verify(ledger, epoch)
+                self._verified = epoch
+        except StoreError:
+            return self._hold  # a recovery would have to do without: what it needs then stays
+        if self._verified >= last:
+            self._hold = max(self._hold, wanted)
+        return self._hold
+
+    def files(self, ledger: Ledger) -> tuple[dict[str, int], dict[int, frozenset[str]]]:
+        """Those that there are, and which of them commits name, of epochs that have others than last time."""
+        listed = ledger.section.list("entry")
+        found = {f"entry/{name}": epoch for name in listed if (epoch := footprints.epoch_of(name)) is not None}
+        counts = Counter(found.values())
+        self._clean = {epoch: count for epoch, count in self._clean.items() if epoch in counts}
+        named: dict[int, frozenset[str]] = {}
+        unsure = [epoch for epoch, count in counts.items() if self._clean.get(epoch) != count]
+        for epoch in islice(sorted(unsure, reverse=True), READS):
+            try:
+                commit = ledger.get_commit(epoch)
+            except CorruptionError:
+                continue  # nobody can say
+            if commit is not None and commit.footprints is not None:
+                files = (one.name for one in commit.footprints.files if one.inline is None)
+                named[epoch] = frozenset(files)
+                self._clean[epoch] = len(named[epoch])
+        return found, named
+
+
 class Janitor:
     """Looks at a section and deletes what may go, at a bounded pace. One round at a time."""
 
@@ -181,6 +239,7 @@ class Janitor:
         self._snapshots = Snapshots(store)
         self._clean: dict[Level, int] = {}  # how many segments there were when all of them were named
         self._clean_blocks: dict[int, int] = {}
+        self._entries = Entries()
 
     def round(self, up_to: int) -> list[str]:
         """What was deleted. ``up_to`` is the epoch that the log may be cut at."""
@@ -224,7 +283,8 @@ class Janitor:
         manifests = tuple(ledger.manifests(on_corrupt=lambda _: None))
         ages = section.ages("checkpoint", lambda name: name.endswith(".pack"))
         kept, packs = self._snapshots.packs(), frozenset(ages)
-        above = ledger.get_prepare(cut_of(manifests, up_to) + 1, 1)
+        hold = self._entries.hold(ledger, commit)
+        above = ledger.get_prepare(max(cut_of(manifests, up_to), hold) + 1, 1)
         return Held(
             self._incarnation,
             segments,
@@ -240,7 +300,7 @@ class Janitor:
                 if name.removesuffix(".complete").isdecimal()
             ),
             ages,
-            _making(section, ["", "log", "block", "prepare", "commit", "checkpoint", *within]),
+            _making(section, ["", "log", "block", "prepare", "commit", "checkpoint", "entry", *within]),
             ledger.graph(),
             last.graph if last else 0,
             folders,
@@ -252,6 +312,8 @@ class Janitor:
             self._named_by_blocks(ledger, batches, frozenset(numbers)),
             notes,
             0 if above is None else above.ranges[FEED].first - 1,
+            hold,
+            *self._entries.files(ledger),
         )
 
     def _named_by_blocks(

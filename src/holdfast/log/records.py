@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from holdfast.errors import CorruptionError
+from holdfast.log.footprints import Footprints
 from holdfast.log.frames import FORMAT, FrameFile, FrameWriter, newer_format
 
 __all__ = [
@@ -305,7 +306,8 @@ class Commit:
     ``sinks`` are their numbers as it leaves them: one that had no rows was not called, and keeps its number. None, as
     in stores of before: all that the prepare names were called. ``dropped`` were given up while an epoch was prepared
     for them, and have not come back: the number of that epoch, of which nobody but they know whether they had it.
-    ``feedback`` is what functions see in the next epoch.
+    ``feedback`` is what functions see in the next epoch. ``footprints`` say where the log has the units of the state,
+    where it has them; small entries of them are attached.
     """
 
     fence: Fence
@@ -314,6 +316,8 @@ class Commit:
     dropped: dict[str, int] = field(default_factory=dict)
     feedback: Mapping[str, bytes] = field(default_factory=dict)
     batch: Batch | None = None  # as in ``Prepare``
+    footprints: Footprints | None = None
+    attachments: tuple[bytes, ...] = ()
 
     @staticmethod
     def file_of(epoch: int) -> str:
@@ -332,15 +336,17 @@ class Commit:
         said = {"fence": asdict(self.fence), **_taken_to(self.ranges, self.batch)}
         said |= {} if self.sinks is None else {"sinks": self.sinks}
         said |= {"dropped": self.dropped} if self.dropped else {}
-        return packed(b"cmit", said | _names_of(self.feedback), tuple(self.feedback.values()))
+        said |= {"footprints": self.footprints.to_plain()} if self.footprints else {}
+        return packed(b"cmit", said | _names_of(self.feedback), (*self.attachments, *self.feedback.values()))
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> Commit:
         said, attachments = unpacked(data, name, b"cmit")
-        fed, _ = _fed(said, attachments)
-        fence = Fence(**said["fence"])
+        fed, attachments = _fed(said, attachments)
+        fence, known = Fence(**said["fence"]), said.get("footprints")
         ranges, batch = _taken_from(said, fence.epoch)
-        return cls(fence, ranges, said.get("sinks"), said.get("dropped", {}), fed, batch)
+        marks = Footprints.from_plain(known) if known else None
+        return cls(fence, ranges, said.get("sinks"), said.get("dropped", {}), fed, batch, marks, attachments)
 
 
 @dataclass(frozen=True)

@@ -145,6 +145,8 @@ class StoreCommit(Instruction):
     fence: Fence
     ranges: Ranges
     skipped: tuple[str, ...] = ()
+    owners: tuple[str | None, ...] = field(default=(), compare=False)
+    """Of the slices: what they wrote of the epoch counts."""
 
 
 @dataclass(frozen=True)

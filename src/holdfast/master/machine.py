@@ -473,7 +473,8 @@ class Master(View):
         for (container, position), slices in progress.between(*prepared).items():
             self._task(Apply(container, self.fence, slices, position.level + 1, slices & dual))
         for (container, position), slices in elastic.migration.shadows(*prepared).items():
-            elastic.migration.begin(self._asking.ask(Apply(container, self.fence, slices, position.level + 1, slices)))
+            apply = Apply(container, self.fence, slices, position.level + 1, slices, shadow=True)
+            elastic.migration.begin(self._asking.ask(apply))
         if flight.sink_failure is not None:
             if not flight.sinks_running:
                 self._fail(flight.sink_failure)
@@ -487,7 +488,8 @@ class Master(View):
         else:
             given = flight.sinks(self._job.sinks)
             silent = flight.silent(self._job) - flight.sinks_done
-            self._step(StoreCommit(self.fence, flight.ranges, tuple(sink for sink in given if sink in silent)))
+            skipped = tuple(sink for sink in given if sink in silent)
+            self._step(StoreCommit(self.fence, flight.ranges, skipped, progress.owners))
 
     def _begin_sinks(self, flight: Flight, left: list[str]) -> None:
         running, after = flight.sinks_running, self._job.sinks_after

@@ -48,6 +48,7 @@ class StageSpec(AggregatingSpec):
     updates = True
     complete = True
     holds_rows_by_key = True
+    undivided = None
 
     keys: tuple[Column, ...]
     aggregates: tuple[AggregateSpec, ...]

@@ -41,6 +41,7 @@ class CumulativeSpec(WindowSpec):
 
     kind = "cumulative"
     label = "cumulative window"
+    apart = False
 
     def build(self) -> WindowOperator:
         if self.every <= 0 or self.size % self.every:

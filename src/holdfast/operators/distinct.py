@@ -71,6 +71,12 @@ class DistinctSpec(Spec):
         return DistinctOperator(self)
 
     @property
+    def undivided(self) -> str | None:
+        if self.bloom is not None:
+            return "a Bloom filter does not know which bits are whose: use distinct(time=…, within=…), or hf.Delta"
+        return None
+
+    @property
     def unbounded(self) -> str | None:
         if self.within is None and self.bloom is None:
             return "remembers every key for ever: distinct(time=…, within='1 day'), or distinct(error=0.01, expected=…)"

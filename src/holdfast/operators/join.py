@@ -49,6 +49,7 @@ class JoinSpec(Spec):
     """
 
     kind = "join"
+    undivided = None
 
     keys: tuple[Column, ...]
     left: tuple[Column, ...]

@@ -17,7 +17,7 @@ from holdfast.state.keys import KeyCodec, KeyRows
 from holdfast.state.payload import Payload
 from holdfast.state.rows import Rows
 from holdfast.state.slice import MAIN, SliceState
-from holdfast.state.table import Table
+from holdfast.state.table import Layout, Table
 from holdfast.state.table_slice import TableSlice
 from holdfast.state.types import AtomicType, required
 
@@ -46,6 +46,7 @@ class KeyedOperator:
     stands = False
     outputs: Mapping[str, Fields]
     state: Fields
+    layouts: tuple[Layout, ...]
 
     def __init__(self, keys: Sequence[Column], values: Sequence[Sequence[Column]], *, signed: bool = False) -> None:
         self.keys = typed(keys, "key")
@@ -84,6 +85,14 @@ class KeyedOperator:
 
     def new_slice(self) -> SliceState:
         return TableSlice(self)  # type: ignore[arg-type]  # the operators themselves are complete
+
+    def units(self, table: int, keys: KeyRows) -> Ints:
+        """All rows of one key, by its hash: keys of one hash share a unit, which does no harm."""
+        longer = self.layouts[table].words - self.codec.words
+        return keys.shortened(longer).hash if longer else keys.hash
+
+    def row_units(self, rows: Rows, port: int, clock: int) -> Ints:
+        return rows.keys.hash
 
     def due(self, tables: Sequence[Table]) -> int | None:
         return None

@@ -120,6 +120,12 @@ class ProcessSpec(Spec):
         columns = (FLAG.named("(alive)"), INT.named("(timers)"), *TypedStates(self.states, _STATES).columns)
         return Layout(codec.words, codec.tail, columns, _ALIVE, "keys"), timers.layout(codec)
 
+    @property
+    def undivided(self) -> str | None:
+        if self.build().function.timer is not None:
+            return "timers of one key that are due at the same time fire in the order of their rows: use hf.Delta"
+        return None
+
     def bounds(self, name: str, inputs: Sequence[Reading], ports: Mapping[str, Sequence[str]]) -> Mapping[str, Columns]:
         """What the function makes of time only its author knows."""
         return {port: dict.fromkeys(columns, (Bound(name),)) for port, columns in ports.items()}

@@ -52,6 +52,7 @@ class SessionSpec(AggregatingSpec):
     kind = "session"
     free = frozenset({"aggregates", "values", "time", "late", "overflow"})
     label = "session window"
+    undivided = None
 
     keys: tuple[Column, ...]
     aggregates: tuple[AggregateSpec, ...]

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from holdfast.operators.ahead import Cut, Partials
 from holdfast.operators.bounds import Columns, Reading
+from holdfast.state.columns import Ints
 from holdfast.state.keys import KeyRows
 from holdfast.state.rows import Rows
 from holdfast.state.slice import MAIN, SliceOperator, SliceState
@@ -71,6 +72,12 @@ class Operator(SliceOperator, Protocol):
     def output_types(self, port: str = MAIN) -> tuple[tuple[str, str], ...]: ...
 
     def state_types(self) -> tuple[tuple[str, str], ...]: ...
+
+    def units(self, table: int, keys: KeyRows) -> Ints:
+        """The unit of the state that each row of a table is of, by its key there."""
+
+    def row_units(self, rows: Rows, port: int, clock: int) -> Ints:
+        """The unit that each row of an input concerns. Of rows that concern none, any."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +146,12 @@ class Spec:
     def unbounded(self) -> str | None:
         """Why its state grows with every row, and what bounds it; None where it does not."""
         return None
+
+    @property
+    def undivided(self) -> str | None:
+        """Why its state cannot be cut into units, each of which comes back by itself, and what there is instead; None
+        where it can."""
+        return f"{self.label} is not known to come back unit by unit: use hf.Delta"
 
     # --- ahead of it, in Spark ----------------------------------------------------------------------------
 

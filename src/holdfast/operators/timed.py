@@ -63,6 +63,10 @@ class TimedInput:
             rows = rows.take(np.flatnonzero(column.valid))
         return rows, rows.values[self._time].values
 
+    def times(self, rows: Rows) -> Ints:
+        """Their times, of those that have one."""
+        return rows.values[self._from if rows.partial else self._time].values
+
     def lasts(self, rows: Rows, times: Ints) -> Ints:
         """The times up to which rows reach: those of the last they stand for."""
         return rows.values[self._to].values if rows.partial and self._time >= 0 else times

@@ -53,6 +53,7 @@ class TopKSpec(Spec):
 
     kind = "top_k"
     free = frozenset({"rank", "hidden_keys"})
+    undivided = None
 
     keys: tuple[Column, ...]
     values: tuple[Column, ...]

@@ -50,7 +50,8 @@ class WholeWindows:
         layout = Layout(codec.words + 1, codec.tail, (INT.named(ROWS), *aggregates.columns), COUNT, "windows")
         layouts = [layout]
         if self._by_rows:
-            layouts.append(Layout(codec.words, codec.tail, (INT.named(ROWS),), name="counters"))
+            alive = None if spec.numbered else COUNT  # a key that has no open window is forgotten
+            layouts.append(Layout(codec.words, codec.tail, (INT.named(ROWS),), alive, "counters"))
         self._shown, self._said = len(layouts), len(layouts) + 1
         if self._early:
             said = Layout(1, False, (INT.named("clock"), INT.named("epoch")), name="said")
@@ -98,7 +99,17 @@ class WholeWindows:
             self._bury_empty(work)
             ended = ended[work.tables[0].columns[COUNT][ended] > 0]
         if len(ended):
+            if self._by_rows and not self._operator.spec.numbered:
+                self._forget(work, ended)
             work.bury(ended)
+
+    def _forget(self, work: Work, ended: Ints) -> None:
+        """Keys begin anew with each window; those without an open one are gone."""
+        counters = work.tables[1]
+        slots = np.unique(counters.find(work.tables[0].keys(ended).shortened(1)))
+        empty = counters.columns[COUNT][slots] % self._grid.size == 0
+        work.remade(slots[~empty], 1)
+        work.bury(slots[empty], 1)
 
     # -- rows into windows
 

@@ -33,7 +33,7 @@ from holdfast.operators.spec import AggregateSpec, Column, Difference, unlike
 from holdfast.operators.timed import TimedInput, stretch_of
 from holdfast.operators.whole import WholeWindows
 from holdfast.state import arrow
-from holdfast.state.columns import NO_BYTES, Array
+from holdfast.state.columns import NO_BYTES, Array, Ints
 from holdfast.state.keys import KeyRows
 from holdfast.state.rows import Rows
 from holdfast.state.slice import MAIN, NEVER, Work
@@ -65,6 +65,8 @@ class WindowSpec(AggregatingSpec):
     updating_input: bool = False
     ansi: bool = True
     overflow: str = ""
+    numbered: bool = True
+    """Windows by rows say which rows of their key they are: then a key's rows are counted for ever."""
 
     @classmethod
     def drafted(
@@ -80,6 +82,7 @@ class WindowSpec(AggregatingSpec):
         mode: str,
         early: int,
         keep_late: bool,
+        numbered: bool = True,
     ) -> Self:
         if unit == "rows" and time is not None:
             raise PlanError("A window of rows has no event time.", safe=_REFUSED, todo="Leave 'time' out.")
@@ -99,6 +102,7 @@ class WindowSpec(AggregatingSpec):
             updating_input=draft.updating,
             ansi=draft.ansi,
             values=tuple(draft.inputs[0].values.plain),
+            numbered=numbered,
         )
 
     def build(self) -> WindowOperator:
@@ -114,6 +118,19 @@ class WindowSpec(AggregatingSpec):
         whole = self.every == self.size or self.mode == "update" or self.early > 0
         kept = WholeWindows if whole else RowPanes if self.unit == "rows" else SlidingPanes
         return kept(operator, self.grid, aggregates)
+
+    @property
+    def apart(self) -> bool:
+        """Whether windows of a key have nothing to do with each other: then each is a unit."""
+        return self.every == self.size and self.unit != "rows"
+
+    @property
+    def undivided(self) -> str | None:
+        if self.early:
+            return "early results of all keys are shown together: leave early= out, or use hf.Delta"
+        if self.unit == "clock" and not self.apart:
+            return "windows by the clock that overlap close together: give them an event time, or use hf.Delta"
+        return None
 
     @property
     def label(self) -> str:
@@ -145,6 +162,8 @@ class WindowSpec(AggregatingSpec):
 
     def bounds(self, name: str, inputs: Sequence[Reading], ports: Mapping[str, Sequence[str]]) -> Mapping[str, Columns]:
         own = (Bound(name),)
+        if not self.numbered:
+            return {MAIN: {}}
         return {MAIN: {START: (Bound(name, self.size),), END: own}, LATE: dict.fromkeys(inputs[0].times, own)}
 
     def difference(self, asked: Self) -> Difference:
@@ -181,13 +200,15 @@ class WindowOperator(KeyedOperator):
         aggregates = spec.accumulators(inputs, 1)
         self._input = TimedInput(inputs, spec.values, spec.time if spec.unit == "event" else None, spec.late)
         edge = BIGINT if spec.unit == "rows" else TIMESTAMP
-        self.state: Fields = (*self.keys, ("window_start", edge), ("window_end", edge), *aggregates.fields)
+        edges = (("window_start", edge), ("window_end", edge)) if spec.numbered else ()
+        self.state: Fields = (*self.keys, *edges, *aggregates.fields)
         self.outputs = {MAIN: self.state}
         if spec.late:
             self.outputs[LATE] = (*self.keys, *self._input.late_fields)
         for fields in self.outputs.values():
             refuse_doubles([name for name, _ in fields])
         self._rows = spec.unit == "rows"
+        self._apart = spec.apart
         self._grid = spec.grid
         self._windows = spec.windows(self, aggregates)
         self.layouts, self.clocked = self._windows.layouts, self._windows.clocked
@@ -214,6 +235,15 @@ class WindowOperator(KeyedOperator):
         gone = past_windows(work, self._grid, times)
         return (rows, times) if gone is None else self._input.without_late(work, self, rows, times, gone)
 
+    def units(self, table: int, keys: KeyRows) -> Ints:
+        return keys.hash if self._apart else super().units(table, keys)
+
+    def row_units(self, rows: Rows, port: int, clock: int) -> Ints:
+        if not self._apart:
+            return rows.keys.hash
+        times = self._input.times(rows) if self.spec.unit == "event" else np.full(len(rows), clock, np.int64)
+        return rows.keys.extended(self._grid.panes(times)).hash
+
     def due(self, tables: Sequence[Table]) -> int | None:
         return self._windows.due(tables)
 
@@ -225,6 +255,8 @@ class WindowOperator(KeyedOperator):
 
     def results(self, keys: KeyRows, starts: Array, ends: Array, results: Sequence[pa.Array]) -> pa.RecordBatch:
         """Rows as people see them: keys, where the window begins and ends, aggregates."""
+        if not self.spec.numbered:
+            return pa.RecordBatch.from_arrays([*self.codec.encode(keys), *results], schema=self.output_schema)
         edge = self.state[len(self.keys)][1]
         if self._rows:
             starts = np.maximum(starts, 0)
@@ -245,6 +277,9 @@ def _check(spec: WindowSpec) -> None:
     elif spec.updating_input and spec.unit != "event":
         what = "by rows or clock over an updating input: a row taken back would be taken from another window"
         todo = "use event time, or make the input final first with an append window."
+    elif not spec.numbered and (spec.unit != "rows" or spec.every != spec.size or spec.mode != "append" or spec.early):
+        what = "without its numbers is one of rows, one after the other, that comes out when it is full"
+        todo = "leave numbered=False out; a window that slides keeps a key's last rows for ever, numbered or not."
     elif spec.unit == "rows" and (spec.offset or spec.late):
         what, todo = "by rows has no offset and no late rows", "leave these options out."
     if what:

@@ -43,6 +43,7 @@ class WindowTopKSpec(Spec):
     kind = "window_top_k"
     free = frozenset({"rank"})
     windowed = True
+    undivided = None
 
     keys: tuple[Column, ...]
     values: tuple[Column, ...]
@@ -110,6 +111,12 @@ class WindowTopKOperator(TopKOperator):
         self.outputs = {MAIN: self.state}
         self._schema = schema_of(self.state)
         refuse_doubles([name for name, _ in self.state])
+
+    def units(self, table: int, keys: KeyRows) -> Ints:
+        return keys.shortened(1).hash
+
+    def row_units(self, rows: Rows, port: int, clock: int) -> Ints:
+        return rows.keys.extended(self._grid.panes(rows.values[self._time].values)).hash
 
     def find(self, table: Table, keys: KeyRows) -> Ints:
         return self.find_extended(table, keys, 2)

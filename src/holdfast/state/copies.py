@@ -289,7 +289,7 @@ class Loader:
         born = slice(table.rows, rows)
         if young < len(slots):
             _fill_keys(table, part.slice(young, part.rows), born)
-        _fill_values(table, part, slots)
+        fill_values(table, part, slots)
         table.rows = rows
 
 
@@ -318,7 +318,7 @@ class Assembly:
         if known.any():
             slots, rows = slots[~known], some(decode(part.filter(pa.array(~known)), self._layout), "the same columns")
         _fill_keys(self._table, rows, slots)
-        _fill_values(self._table, rows, slots)
+        fill_values(self._table, rows, slots)
         self._there[slots] = True
 
     @property
@@ -344,7 +344,7 @@ def _fill_keys(table: Table, part: Picked, at: Ints | slice) -> None:
         table.spans[at] = _append(table.tail, rest[0])
 
 
-def _fill_values(table: Table, part: Picked, slots: Ints) -> None:
+def fill_values(table: Table, part: Picked, slots: Ints) -> None:
     table.change[slots] = part.columns[1]
     values = part.columns[len(part.columns) - len(table.columns) :]
     for column, arena, value in zip(table.columns, table.arenas, values, strict=True):

@@ -3,6 +3,8 @@
 Epochs, undo, deltas and reads are the same for all and live here. An operator touches rows only through ``Work``. What
 it puts out is either a view of its first table (a running aggregate: rows whose change epoch is this one) or rows that
 it emits there.
+
+It is long because the questions are answered from the same few tables and undo sets, which nobody else touches.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import pyarrow as pa
 
 from holdfast.errors import EpochGone
 from holdfast.invariants import Impossible, invariant
-from holdfast.state import copies
+from holdfast.state import copies, inserting
 from holdfast.state.columns import NO_INTS, Array, Ints
 from holdfast.state.feedback import NO_FEEDBACK
 from holdfast.state.keys import KeyRows
@@ -22,7 +24,7 @@ from holdfast.state.rows import Rows
 from holdfast.state.slice import Cutting, Gradual, Mode, SliceOperator, SliceState
 from holdfast.state.table import Table
 from holdfast.state.undo import Snapshot, UndoSet
-from holdfast.state.work import MAIN, NO_PEERS, NO_TIME, Emitted, EpochTime, TakenBack, Turn, Work
+from holdfast.state.work import MAIN, NO_PEERS, NO_TIME, Emitted, EpochTime, SliceEntry, TakenBack, Turn, Work
 
 PURGE_ABOVE = 1024
 """Below this many rows dead ones cost less than renumbering everybody."""
@@ -302,6 +304,23 @@ class TableSlice:
     @property
     def counts(self) -> Mapping[str, int]:
         return self._emitted[-1].counts if self._last is not None else {}
+
+    @property
+    def entry(self) -> SliceEntry | None:
+        """What the log shall say of the last epoch."""
+        return self._emitted[-1].entry if self._last is not None else None
+
+    @property
+    def tables(self) -> Sequence[Table]:
+        return self._tables
+
+    def insert(self, parts: Mapping[int, copies.Picked]) -> None:
+        """Rows that it does not have, into these tables: they are as of its present epoch, behind which there is no
+        way back."""
+        self.release(self.epoch)
+        for at, part in parts.items():
+            inserting.insert(self._tables[at], part, self.epoch)
+        self.touched, self._living = self.epoch, None
 
     @property
     def nbytes(self) -> int:

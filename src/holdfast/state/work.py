@@ -24,6 +24,7 @@ from holdfast.state.table import Table
 from holdfast.state.undo import UndoSet
 
 if TYPE_CHECKING:
+    from holdfast.state.copies import Picked
     from holdfast.state.slice import SliceState
 
 NEVER = -(1 << 62)
@@ -73,12 +74,36 @@ class TakenBack:
 
 
 @dataclass
+class SliceEntry:
+    """What an epoch has to say of a slice's units, in order: of each what became of it and how many rows it has, and
+    the rows of those that live, table by table. Beside it, as of then: how many units live, how many such rows the log
+    has in all, how many rows of the input were taken, and the epoch of the oldest footprint of a unit that lives."""
+
+    units: list[Ints] = field(default_factory=list)
+    kinds: list[Array] = field(default_factory=list)
+    rows: list[Ints] = field(default_factory=list)
+    parts: list[list[Picked]] = field(default_factory=list)
+    living: int = 0
+    logged: int = 0
+    taken: int = 0
+    oldest: int = 0
+
+    def add(self, units: Ints, kinds: Array, rows: Ints, parts: list[Picked]) -> None:
+        self.units.append(units)
+        self.kinds.append(kinds)
+        self.rows.append(rows)
+        self.parts.append(parts)
+
+
+@dataclass
 class Emitted:
     """What an epoch put out, output by output, in order; with signs where rows are taken back."""
 
     batches: dict[str, list[pa.RecordBatch | TakenBack]] = field(default_factory=dict)
     signs: dict[str, list[Array]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
+    entry: SliceEntry | None = None
+    """What the log shall say of it, if it has something to say of the slice's units."""
 
     @property
     def rows(self) -> int:
@@ -107,6 +132,10 @@ class Work:
         self.peers = peers
         self.feedback = feedback
         self.emitted = Emitted()
+        self.taken = 0
+        """Rows of the input so far, where they come in pieces."""
+        self.made: dict[int, list[Ints]] = {}
+        """The rows of each table that an epoch has made anew under the keys they had."""
         self._undo = undo
 
     def place(self, keys: KeyRows, table: int = 0) -> Ints:
@@ -130,6 +159,10 @@ class Work:
         self.touch(slots, table)
         for column in held.columns:
             column[slots] = 0
+
+    def remade(self, slots: Ints, table: int = 0) -> None:
+        """Nothing of those rows is from before the epoch, though they were alive then."""
+        self.made.setdefault(table, []).append(slots)
 
     def concerned(self, table: int = 0) -> Ints:
         """The slots that this epoch has changed so far, old ones first."""

@@ -6,6 +6,8 @@ nobody in between spells it again. A container finds the handler by the type of 
 
 Plain and below everything: master, container, ring, launch and the simulator import this, and it imports the names of
 the log only. What needs an operator or a copy is with those who know them (``container.messages``, ``ring.messages``).
+
+It is long because whatever the master and containers say to each other is here, once.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origin
 
+from holdfast.log.footprints import Wrote
 from holdfast.log.records import Fence, SegmentRef
 from holdfast.wire.codec import Tagged
 
@@ -160,6 +163,11 @@ class StageFigures:
     """Rows that were applied."""
     seconds: float = field(default=0.0, repr=False)  # no two runs have the same
     """Of its threads, added up."""
+    units: int = 0
+    """Units of the state that live, where the log has them; and how many rows of it, and of the input, a recovery from
+    it would read."""
+    extent: int = 0
+    behind: int = 0
 
 
 @dataclass(frozen=True)
@@ -167,6 +175,8 @@ class Applied(Answer, Reply):
     digests: tuple[tuple[int, int], ...] = ()
     """Of the slices that were asked for: (slice, checksum of what the level put out)."""
     stages: Mapping[str, StageFigures] = field(default_factory=dict, compare=False)
+    entries: Wrote | None = field(default=None, compare=False)
+    """What the log is to say of units of the state."""
 
 
 @dataclass(frozen=True)
@@ -181,6 +191,8 @@ class Apply(ToContainer, Call[Applied]):
     """Slices in dual mode: the answer has a checksum of what each put out."""
     prepare: bytes = field(default=b"", compare=False, repr=False)
     """The file, where whoever sends this has it at hand; else the container reads it in the log."""
+    shadow: bool = field(default=False, compare=False)
+    """All these slices are another container's, until it switches."""
 
 
 @dataclass(frozen=True)
@@ -202,6 +214,8 @@ class Restored(Answer, Reply):
     """Loaded from packs."""
     replayed: int = field(default=0, compare=False)
     """Rows of the log."""
+    told: tuple[str, ...] = field(default=(), compare=False)
+    """What could not be read on the way, and was done without."""
 
 
 @dataclass(frozen=True)
