@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from holdfast.log import footprints, janitor
 from holdfast.log.footprints import EntryWriter, Footprints, SliceSaid, Wrote, control_rows, entry_name
 from holdfast.log.janitor import Held, Janitor, may_go
 from holdfast.log.ledger import Ledger
-from holdfast.log.records import FEED, Commit, Fence, JobFile, Prepare, Range
+from holdfast.log.records import FEED, Commit, Fence, JobFile, Manifest, Prepare, Range
 from holdfast.log.store import Store
 from holdfast.safety.policies import Checks
 from holdfast.wire.messages import StageFigures
@@ -208,6 +209,16 @@ def test_what_goes_is_judged_by_what_is_held() -> None:
     held = Held(1, {"log/a": (3, 1), "log/b": (4, 1)}, hold=3, entries={"x": 2, "y": 3, "z": 4},
                 entries_named={4: frozenset({"other"})})  # fmt: skip
     assert may_go(held, 0) == ["log/a", "x", "z"]
+
+
+def test_where_the_log_has_units_no_checkpoint_cuts_it() -> None:
+    """Recovery reads no pack: it needs what was logged since the units were written, whatever checkpoints there are."""
+    manifests = tuple(Manifest(epoch, Fence(1, epoch, 0), (f"{epoch}",), (0,), "c") for epoch in (20, 30))
+    segments = {f"log/{epoch}": (epoch, 1) for epoch in range(1, 31)}
+    held = Held(1, segments, manifests=manifests, manifest_files=(20, 30), packs={"20": 0.0, "30": 0.0})
+    assert may_go(held, 100) == [f"log/{epoch}" for epoch in range(1, 21)]
+    assert may_go(replace(held, hold=5), 100) == [f"log/{epoch}" for epoch in range(1, 6)]
+    assert may_go(replace(held, hold=0), 100) == []
 
 
 def test_a_file_that_is_not_the_one_that_was_committed_is_known(ledger: Ledger) -> None:

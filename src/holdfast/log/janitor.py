@@ -90,14 +90,14 @@ class Held:
     by_blocks: Mapping[int, frozenset[str]] = field(default_factory=dict)  # named by those that were looked at
     block_notes: Mapping[str, int] = field(default_factory=dict)  # of what was begun → block
     read: int = 0  # up to this block the log that is cut has read
-    hold: int = 0  # the log up to here is not needed for units of the state, that have come into it since
+    hold: int | None = None  # the log up to here is not needed for units of the state, that have come into it since
     entries: Mapping[str, int] = field(default_factory=dict)  # files of them → epoch
     entries_named: Mapping[int, frozenset[str]] = field(default_factory=dict)  # by those commits that were looked at
 
 
 def may_go(held: Held, up_to: int) -> list[str]:
     """Names in the section, those of folders with a slash behind; in the order in which they may be deleted."""
-    cut = max(cut_of(held.manifests, up_to), held.hold)
+    cut = _cut(held.manifests, up_to, held.hold)
     return [
         *_manifests(held),
         *(name for name in held.packs if _pack_may_go(held, name)),
@@ -110,6 +110,11 @@ def may_go(held: Held, up_to: int) -> list[str]:
         *(name for name, age in held.making.items() if age > MAKING_SECONDS),
         *(f"{folder}/" for folder in held.folders if _folder_may_go(held, folder)),
     ]
+
+
+def _cut(manifests: Iterable[Manifest], up_to: int, hold: int | None) -> int:
+    """Where the log has units of the state nobody comes back from a checkpoint, if there is one."""
+    return cut_of(manifests, up_to) if hold is None else hold
 
 
 def graphs_may_go(held: Held, up_to: int) -> list[str]:
@@ -167,7 +172,8 @@ def _blocks(held: Held) -> list[str]:
 
 
 def _entry_may_go(held: Held, name: str, epoch: int) -> bool:
-    return epoch < held.hold or (epoch in held.entries_named and name not in held.entries_named[epoch])
+    below = held.hold is not None and epoch < held.hold
+    return below or (epoch in held.entries_named and name not in held.entries_named[epoch])
 
 
 def _prepares_and_commits(held: Held, cut: int) -> list[str]:
@@ -194,16 +200,18 @@ class Entries:
         self._hold = 0
         self._clean: dict[int, int] = {}  # how many files an epoch had when all of them were named
 
-    def hold(self, ledger: Ledger, commit: Commit | None) -> int:
-        """Up to where the log may go: no further than what was read back allows."""
+    def hold(self, ledger: Ledger, commit: Commit | None) -> int | None:
+        """Up to where the log may go: no further than what was read back allows. None: it has no units."""
         if commit is None or commit.footprints is None:
-            return 0
-        wanted, last = footprints.hold(ledger, commit.fence.epoch), commit.footprints.oldest - 1
-        first = max(self._verified + 1, wanted)
+            return None
+        deadline = time.monotonic() + ROUND_SECONDS
         try:
-            for epoch in range(first, min(last, first + READS) + 1):
+            wanted, last = footprints.hold(ledger, commit.fence.epoch), commit.footprints.oldest - 1
+            for epoch in range(max(self._verified + 1, wanted), last + 1):
                 footprints.verify(ledger, epoch)
                 self._verified = epoch
+                if time.monotonic() > deadline:
+                    break
         except StoreError:
             return self._hold  # a recovery would have to do without: what it needs then stays
         if self._verified >= last:
@@ -284,7 +292,7 @@ class Janitor:
         ages = section.ages("checkpoint", lambda name: name.endswith(".pack"))
         kept, packs = self._snapshots.packs(), frozenset(ages)
         hold = self._entries.hold(ledger, commit)
-        above = ledger.get_prepare(max(cut_of(manifests, up_to), hold) + 1, 1)
+        above = ledger.get_prepare(_cut(manifests, up_to, hold) + 1, 1)
         return Held(
             self._incarnation,
             segments,

@@ -22,7 +22,7 @@ class Marks:
     section: Store
 
     @property
-    def _version(self) -> int:
+    def version(self) -> int:
         """Of the graph that the job has."""
         raise NotImplementedError
 
@@ -36,12 +36,12 @@ class Marks:
 
     def mark_failed(self, fence: Fence, text: str) -> None:
         """Applying the epoch raised and was taken back: it may become what other functions make of it."""
-        mark = Mark(fence, "failed", self._version, text)
+        mark = Mark(fence, "failed", self.version, text)
         self.section.put_if_absent(mark.file, mark.to_bytes())
 
     def mark_applied(self, fence: Fence) -> None:
         """Before the sinks of an epoch: from here on it is what these functions made of it."""
-        mark = Mark(fence, "applied", self._version)
+        mark = Mark(fence, "applied", self.version)
         self.section.put_if_absent(mark.file, mark.to_bytes())
 
     def seal(self, fence: Fence, left_out: tuple[str, ...]) -> None:
@@ -65,14 +65,14 @@ class Marks:
 
     def failed(self, epoch: int) -> Mark | None:
         """The mark of an epoch that raised with the graph there is, unless its sinks may have begun nevertheless."""
-        mark = read_record(self.section, Mark.file_of(epoch, "failed", self._version), Mark.from_bytes)
+        mark = read_record(self.section, Mark.file_of(epoch, "failed", self.version), Mark.from_bytes)
         return None if mark is None or self.applied(epoch) else mark
 
     def applied(self, epoch: int) -> bool:
         """Whether sinks may have had something of an epoch, which is prepared."""
         prepare = self.get_prepare(epoch, 1)
         # A graph that only has other names for its stages finishes what the functions of the one before have begun.
-        versions = range(prepare.graph if prepare is not None else self._version, self._version + 1)
+        versions = range(prepare.graph if prepare is not None else self.version, self.version + 1)
         if self._is_hub and (note := self.left_out(epoch)) is not None and note.sealed:
             return True
         return any(self.section.exists(Mark.file_of(epoch, "applied", version)) for version in versions)

@@ -213,13 +213,14 @@ class Marked:
         """Write the units again whose footprint is oldest, until the pace is kept or its time is over; a unit that is
         more than there is time for is written whole, and paid for later."""
         units, totals = work.tables[self.units_table], work.tables[self.totals_table].columns
-        while True:
+        while pace.seconds > 0:
             began = time.perf_counter()
             living = np.flatnonzero(units.columns[ROWS][: units.rows] > 0)
             due = pace.due(units, living, int(totals[TOTAL_LOGGED][0]), int(totals[TOTAL_TAKEN][0]), work.epoch)
             # To find a unit's rows all rows are looked at, so few at a time would be dearer than they are.
             some = due[: max(1, len(living) // TURNS, int(pace.seconds / pace.each))]
-            if not len(some) or pace.seconds <= 0:
+            if not len(some):
+                pace.seconds -= time.perf_counter() - began
                 return
             chosen = np.sort(units.words[some, 0])
             work.touch(some, self.units_table)
