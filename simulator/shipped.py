@@ -24,7 +24,7 @@ from holdfast.container.copies_out import Walk
 from holdfast.container.handlers import Handlers, Jobs
 from holdfast.container.job import HostedJob
 from holdfast.container.staging import Staging
-from holdfast.container.threads import ThreadTable
+from holdfast.container.thread_table import ThreadTable
 from holdfast.driver.intake import tags_of
 from holdfast.driver.store import placed
 from holdfast.errors import EpochGone, FullDiskError, StoreError

@@ -14,7 +14,7 @@ from test_container_process import PLAN, SLICES, Hosted, push, rows_of
 
 from holdfast.container.job import HostedJob
 from holdfast.container.staging import Staging
-from holdfast.container.threads import ThreadTable
+from holdfast.container.thread_table import ThreadTable
 from holdfast.errors import EpochGone
 from holdfast.log.pack import Pack
 from holdfast.wire.messages import Activate, Demote, Undo

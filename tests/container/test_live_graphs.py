@@ -30,7 +30,7 @@ from holdfast.container.handlers import Handlers, Jobs
 from holdfast.container.job import HostedJob
 from holdfast.container.restore import Revived
 from holdfast.container.staging import Staging
-from holdfast.container.threads import ThreadTable
+from holdfast.container.thread_table import ThreadTable
 from holdfast.errors import EpochGone
 from holdfast.invariants import Impossible, some
 from holdfast.log.janitor import Janitor

@@ -21,7 +21,7 @@ import pytest
 from holdfast.container.job import HostedJob
 from holdfast.container.restore import Revived
 from holdfast.container.staging import Staging
-from holdfast.container.threads import ThreadTable
+from holdfast.container.thread_table import ThreadTable
 from holdfast.errors import EpochGone, StoreError
 from holdfast.log.ledger import Ledger
 from holdfast.log.records import FEED, Fence, GraphFile, JobFile, Prepare, Range, SegmentRef

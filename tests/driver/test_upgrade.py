@@ -25,7 +25,7 @@ from pyspark import cloudpickle
 
 from holdfast.container.job import HostedJob
 from holdfast.container.staging import Staging
-from holdfast.container.threads import ThreadTable
+from holdfast.container.thread_table import ThreadTable
 from holdfast.driver import upgrade as upgrading
 from holdfast.driver.upgrade import Upgrade
 from holdfast.errors import CorruptionError, FencedError, FunctionError, StoreError

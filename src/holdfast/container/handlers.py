@@ -20,7 +20,7 @@ from holdfast.container.job import HostedJob
 from holdfast.container.messages import CopiesPush, CopyPart, Host
 from holdfast.container.priority import gently
 from holdfast.container.staging import Staging
-from holdfast.container.threads import ThreadTable
+from holdfast.container.thread_table import ThreadTable
 from holdfast.errors import ContainerError
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import pack_name

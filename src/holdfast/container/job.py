@@ -27,7 +27,7 @@ from holdfast.container.restore import Revived, demoted
 from holdfast.container.slices import HeldSlice, HostedStage, Inputs, count, hosted
 from holdfast.container.staging import Staging
 from holdfast.container.steering import Steering
-from holdfast.container.threads import ThreadTable
+from holdfast.container.thread_table import ThreadTable
 from holdfast.container.throttle import Bucket, refuse_no_rates
 from holdfast.errors import EpochGone, FencedError
 from holdfast.log.footprints import Wrote

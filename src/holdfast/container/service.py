@@ -10,7 +10,7 @@ from typing import Protocol
 
 from holdfast.container.handlers import Handlers, Jobs
 from holdfast.container.job import HostedJob
-from holdfast.container.threads import ThreadTable
+from holdfast.container.thread_table import ThreadTable
 from holdfast.wire.codec import Sender
 from holdfast.wire.server import Server
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from holdfast.container.job import HostedJob
 from holdfast.container.slices import table_name
 from holdfast.container.staging import Staging
-from holdfast.container.threads import ThreadTable
+from holdfast.container.thread_table import ThreadTable
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.log.ledger import Ledger
 from holdfast.log.pack import Pack

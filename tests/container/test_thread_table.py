@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.container.thread_placement import place, spread
-from holdfast.container.threads import LATCH, Lane, ThreadTable, Worker
+from holdfast.container.thread_table import LATCH, Lane, ThreadTable, Worker
 from holdfast.errors import ContainerError, PlanError
 
 Piece = tuple[str, int]
