@@ -17,6 +17,7 @@ from holdfast.driver.intake import IntakeHandlers
 from holdfast.driver.options import Options
 from holdfast.driver.sizes import Sizes
 from holdfast.driver.store import Feedback, StoreHandlers
+from holdfast.driver.units import Written
 from holdfast.driver.watermarks import Timekeeper
 from holdfast.errors import FencedError, PlanError
 from holdfast.log.blocks import batch_at, standing
@@ -59,7 +60,16 @@ class Run:
         refuse_moved(moved_down(self.found.commit, drawn, self.blocks))
         above, below = counted(self.found, drawn, Options(), self.blocks)
         self.log = StoreHandlers(
-            self.ledger, incarnation, History(), notes, above, self.found.time, Sizes(1), [], Feedback(())
+            self.ledger,
+            incarnation,
+            History(),
+            notes,
+            above,
+            self.found.time,
+            Sizes(1),
+            [],
+            Feedback(()),
+            Written(None),
         )
         self.log.over_source = frozenset(sink.name for sink in drawn.stateless_sinks)
         begun = begun_before(self.ledger, self.found, self.blocks)

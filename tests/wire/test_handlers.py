@@ -12,10 +12,11 @@ from holdfast.container.handlers import Handlers, Jobs
 from holdfast.driver.containers import ContainerHandlers
 from holdfast.driver.endpoint import Questions
 from holdfast.driver.epochs import EpochJobs
+from holdfast.driver.intake import IntakeHandlers
 from holdfast.driver.store import StoreHandlers
 from holdfast.launch.executors import ExecutorLauncher
 from holdfast.master import instructions as do
-from holdfast.master.feed import BatchOffered  # noqa: F401 - whatever the feed asks for is an instruction too
+from holdfast.master import offers, pump
 from holdfast.ring.service import RingHandlers
 from holdfast.ring.vertex_service import VertexHandlers
 from holdfast.wire.codec import Tagged
@@ -57,13 +58,16 @@ def test_every_call_and_stream_has_one_handler() -> None:
 
 def test_every_instruction_is_carried_out_by_one() -> None:
     """By a container as it is; or by a handler of the driver's. What is left is the loop's own."""
-    tables = [Table(object.__new__(kind)) for kind in (ContainerHandlers, StoreHandlers, EpochJobs)]
+    tables = [Table(object.__new__(kind)) for kind in (ContainerHandlers, StoreHandlers, EpochJobs, IntakeHandlers)]
     handled = frozenset().union(*(table.kinds for table in tables))
     assert sum(len(table.kinds) for table in tables) == len(handled)
-    every = {one for one in vars(do).values() if isinstance(one, type) and issubclass(one, Instruction)}
+    known = [*vars(do).values(), *vars(offers).values(), *vars(pump).values()]
+    every = {one for one in known if isinstance(one, type) and issubclass(one, Instruction)}
     sent = {one for one in every if issubclass(one, Call)}
-    bases, to_feed = {Instruction, ToContainer, do.ToFeed}, {one for one in every if issubclass(one, do.ToFeed)}
-    assert every - bases - to_feed - sent - handled == {do.TellPeople, do.EndRun, do.Stop}
+    bases, to_pump = {Instruction, ToContainer, do.ToPump}, {one for one in every if issubclass(one, do.ToPump)}
+    shells = {do.TellPeople, do.EndRun, do.Stop, pump.DecideFailed, pump.EndEpochs}
+    told = {offers.FinishBatch, offers.FailBatch, offers.RefuseBatch}
+    assert every - bases - to_pump - sent - handled == shells | told
     assert {one for one in sent if not issubclass(one, ToContainer)} == {VerifyPacks}
 
 
