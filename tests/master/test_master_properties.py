@@ -223,6 +223,18 @@ def test_a_restore_that_fails_after_its_checkpoint_was_overtaken() -> None:
 # ------------------------------------------------------------------------------ the world would notice
 
 
+def test_a_batch_that_comes_when_an_epoch_without_rows_has_failed_is_not_waited_for_in_vain() -> None:
+    """Found by the search: nobody had waited for that epoch, so nobody decided to try it again."""
+    state = MastersOnTheRing()
+    state.begin(levels=1, sinks=0, every=1, backups=0, source_sinks=0, prefetch=0)
+    state.storm(rate=0.2, seed=492, steps=59)
+    for _ in range(3):
+        state.a_standby_joins(which=0)
+    state.a_container_is_lost(at_once=True, really=False, which=0)
+    state.storm(rate=0.01, seed=295, steps=188)
+    state.teardown()
+
+
 def find(planted: type[Master], noticed: str, on_ring: bool = False) -> None:
     """Look for a bug until the world notices it, by what it says then: in histories that a seed alone decides."""
 

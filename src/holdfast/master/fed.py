@@ -42,7 +42,9 @@ class Fed:
                 further = iter(list(self.feed.give_up(error)) or [EndEpochs(error)])
             case PumpHeld() | PumpLet() | TickWanted() | BlockThere() | GoOn():
                 further = self.pump.hear(said)
-            case BatchOffered() | OfferUnwanted() | SinksChanged():
+            case BatchOffered():
+                further = iter([*self.feed.hear(said), *self._tried_again()])
+            case OfferUnwanted() | SinksChanged():
                 further = self.feed.hear(said)
             case Answer(to=to) if self.feed.awaits(to):
                 further = self.feed.hear(said)
@@ -50,3 +52,9 @@ class Fed:
                 further = iter(self.master.handle(said))
         for one in list(further):
             yield from self._follow(one)
+
+    def _tried_again(self) -> Iterator[Event]:
+        """A batch that came when an epoch had failed, and nobody had waited for that, waits for it now: it is tried
+        once more, and if it fails again the batch does, too. Else nobody would ever hear of either."""
+        if self.pump.stuck and not self.feed.idle:
+            yield GoOn()
