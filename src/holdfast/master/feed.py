@@ -12,7 +12,7 @@ Pure, like the master. The master knows nothing of batches, and this nothing of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from holdfast.invariants import Impossible, invariant, some
 from holdfast.log.records import Batch, Fence
@@ -144,14 +144,7 @@ class Feed:
                 self._begun, self._done = event.begun, set(event.sinks_done)
             case SinksChanged(sinks=sinks, sinks_after=after):
                 invariant(self._offer is None, "the sinks change in the middle of a batch")
-                facts = self._facts
-                self._facts = FeedStarted(
-                    facts.incarnation,
-                    sinks=sinks,
-                    sinks_after=after,
-                    sinks_at_once=facts.sinks_at_once,
-                    prefetch=facts.prefetch,
-                )
+                self._facts = replace(self._facts, sinks=sinks, sinks_after=after)
             case BatchOffered(batch):
                 yield from self._offered(batch)
             case OfferUnwanted(error):
@@ -250,25 +243,13 @@ class Feed:
         invariant(fence.epoch == self._last + 1, "blocks are counted one by one")
         self._last, self._batch, self._begun = fence.epoch, batch, None
         self._done, offer.storing = set(), False
-        self._facts = self._without_begun()
+        self._facts = replace(self._facts, taken_in=False)
         yield BlockThere(self._last)
         if batch == offer.batch:
             offer.number = self._last
         else:
             self._offer = None
             yield some(self._refusal(offer.batch), "two unlike batches, both welcome")
-
-    def _without_begun(self) -> FeedStarted:
-        facts = self._facts
-        if not facts.taken_in:
-            return facts
-        return FeedStarted(
-            facts.incarnation,
-            sinks=facts.sinks,
-            sinks_after=facts.sinks_after,
-            sinks_at_once=facts.sinks_at_once,
-            prefetch=facts.prefetch,
-        )
 
     def _found(self, offer: Offer, number: int | None, batch: Batch | None) -> Iterator[Instruction]:
         if number is not None and batch == offer.batch:
