@@ -85,7 +85,7 @@ class Job(Drawing):
         *,
         containers: int = 2,
         threads: int = 1,
-        slices: int | Literal["auto"] = 128,
+        slices: int | Literal["auto"] | None = None,
         trigger: Mapping[str, Any] | str | None = None,
         safety: Safety | None = DEFAULT.safety,
         recovery: Recovery | None = DEFAULT.recovery,
@@ -111,12 +111,13 @@ class Job(Drawing):
         """Start the job, or go on where it was if the store has it already.
 
         ``trigger`` takes what Spark's ``DataStreamWriter.trigger`` takes (``{"availableNow": True}``), or a time
-        ("1 second") or the name alone ("availableNow"). ``slices`` is for the life of the job; "auto"
-        chooses by the cores there are. ``safety`` says how state is made safe (``Delta``, ``Shards``, ``Sync``, or
-        None: by the log alone), ``recovery`` how it comes back (``Chained``; ``Star``, ``Line``, ``Tree`` or ``Auto``
-        with ``Shards``; ``FromStore``). ``autoscale`` lets the job choose its number of
-        containers (``Autoscale``, or ``PerExecutor``: one for each executor). Containers run ``where`` Spark's
-        executors are ("executors"), or beside the driver ("driver"); "auto" is the driver for a local master.
+        ("1 second") or the name alone ("availableNow"). ``slices`` is for the life of the job: without a word about it
+        128, or 32 where stages are many (eight or more, or a hub's); "auto" chooses by the cores there are. ``safety``
+        says how state is made safe (``Delta``, ``Shards``, ``Eventual``, ``Sync``, or None: by the log alone),
+        ``recovery`` how it comes back (``Chained``; ``Star``, ``Line``, ``Tree`` or ``Auto`` with ``Shards``;
+        ``FromStore``). ``autoscale`` lets the job choose its number of containers (``Autoscale``, or ``PerExecutor``:
+        one for each executor). Containers run ``where`` Spark's executors are ("executors"), or beside the driver
+        ("driver"); "auto" is the driver for a local master.
         ``listen`` is the driver's address for them ("auto": loopback, or with executors ``spark.driver.host``).
         ``copy_bandwidth`` bounds the bytes a second that each container sends to others for backups and moves, so
         that epochs do not feel it; None: as fast as it goes. ``upload_limit`` ("100 Mbit/s", or bytes a second) is

@@ -26,7 +26,7 @@ class Options:
 
     containers: int = 2
     threads: int = 1
-    slices: int | Literal["auto"] = 128
+    slices: int | Literal["auto"] | None = None
     trigger: Mapping[str, Any] | str | None = None
     safety: Safety | None = field(default_factory=Delta)
     recovery: Recovery | None = None
@@ -47,7 +47,7 @@ class Options:
     drain: bool = False
 
     def __post_init__(self) -> None:
-        if self.slices != "auto" and not 1 <= self.slices <= MAX_SLICES:
+        if self.slices is not None and self.slices != "auto" and not 1 <= self.slices <= MAX_SLICES:
             raise PlanError(f"slices must be between 1 and {MAX_SLICES}, or 'auto', not {self.slices}.")
         if self.containers < 1 or self.threads < 1:
             raise PlanError("containers and threads must be at least 1.")

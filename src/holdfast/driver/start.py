@@ -58,7 +58,7 @@ from holdfast.log.records import JobFile
 from holdfast.log.store import Store
 from holdfast.master import events as ev
 from holdfast.master.autoscale import PerExecutor
-from holdfast.master.balance import slices_auto
+from holdfast.master.balance import slices_auto, slices_for
 from holdfast.master.feed import FeedStarted
 from holdfast.plan.former import refuse_readers
 from holdfast.plan.layout import layout_of
@@ -109,7 +109,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
     store = store_of(job)
     plan, told = laid_out(plan, Ledger(store, SECTION), lambda former: start(job, former, options))
     ledger = Ledger(store, SECTION)
-    slices = _slices(job, ledger, options)
+    slices = _slices(job, plan, ledger, options)
     plan = plan.sized(slices)
     file = _job_file(job, plan, ledger, slices)
     plan = plan.numbered(upgrading.history(ledger, plan))
@@ -233,11 +233,14 @@ def store_of(job: Job) -> Store:
     return store
 
 
-def _slices(job: Job, ledger: Ledger, options: Options) -> int:
-    if options.slices != "auto":
+def _slices(job: Job, plan: JobPlan, ledger: Ledger, options: Options) -> int:
+    if isinstance(options.slices, int):
         return options.slices
-    known = ledger.find_job()  # the number is for life
-    return known.slices if known else slices_auto([job.spark.sparkContext.defaultParallelism])
+    if known := ledger.find_job():  # the number is for life
+        return known.slices
+    if options.slices == "auto":
+        return slices_auto([job.spark.sparkContext.defaultParallelism])
+    return slices_for(len(plan.stages), more_may_come=plan.stages_may_come)
 
 
 def _job_file(job: Job, plan: JobPlan, ledger: Ledger, slices: int) -> JobFile:

@@ -23,6 +23,7 @@ WITHIN_REACH = 0.8  # of the load of the slice that fits best: another may go in
 NEARLY_AS_HOT = 64  # so many others are looked at
 SLICES_A_CORE = 8
 MOST_SLICES = 32_768
+SLICES, FEWER_SLICES, MANY_STAGES = 128, 32, 8
 
 
 def level(
@@ -73,6 +74,18 @@ def slices_auto(cores_per_node: Sequence[int]) -> int:
         )
     wanted = max(1, SLICES_A_CORE * sum(cores_per_node))
     return int(min(MOST_SLICES, 1 << (wanted - 1).bit_length()))
+
+
+def slices_for(stages: int, more_may_come: bool) -> int:
+    """How many slices a stage has if nobody says: fewer where there are many stages, or may be.
+
+    Each slice of each stage costs a little in every epoch that it has rows of, and a container holds the same slices of
+    all stages: they are what it works on side by side, so with many stages each may be coarser.
+
+    >>> slices_for(1, more_may_come=False), slices_for(10, more_may_come=False), slices_for(1, more_may_come=True)
+    (128, 32, 32)
+    """
+    return FEWER_SLICES if more_may_come or stages >= MANY_STAGES else SLICES
 
 
 class _ByCount:

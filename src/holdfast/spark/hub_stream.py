@@ -26,6 +26,7 @@ MANY_FILTERS = 16
 @dataclass(frozen=True, eq=False)
 class HubPlan(JobPlan):
     filters_in_stream = False
+    stages_may_come = True
     sources: tuple[Source, ...] = ()
 
     @property

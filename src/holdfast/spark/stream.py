@@ -68,6 +68,9 @@ class JobPlan(Plan):
     filters_in_stream: ClassVar[bool] = True
     """Whether filters over sources are in the streaming query, and with them looks at event times ahead of them."""
 
+    stages_may_come: ClassVar[bool] = False
+    """Whether stages are added while the job runs."""
+
     @property
     def reads(self) -> dict[str, int]:
         """How often Spark reads each source for a batch: at each place, for the intake and again for every sink that
