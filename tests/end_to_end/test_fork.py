@@ -113,7 +113,7 @@ def test_a_fork_goes_on_from_the_epoch_of_its_snapshot_beside_the_job(shop: Shop
     with shop.job("second")[0].start(containers=2, slices=8, fork=str(snapshot)) as fork:
         fork.process_all_available()
         shop.check(fork, 8)
-    with shop.job("second")[0].start(containers=1, slices=8) as fork:
+    with shop.job("second")[0].start(containers=1) as fork:
         shop.check(fork, 8)
 
 

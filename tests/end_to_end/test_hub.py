@@ -83,8 +83,9 @@ def test_jobs_of_a_hub_share_one_read_and_one_run(tmp_path: Path, spark: SparkSe
         assert asked.to_pylist()[0]["a"] == FILES * ROWS * 29
     write_files(tmp_path / "more", 1, ROWS, keys=40, seed=6)
     (tmp_path / "more" / "0000.parquet").rename(tmp_path / "input" / "9000.parquet")
-    with draw(tmp_path, spark).start(containers=2, slices=4, trigger="availableNow") as run:
+    with draw(tmp_path, spark).start(containers=2, trigger="availableNow") as run:
         run.await_termination()
+        assert sum(one.slices for one in run.status().containers if one.alive) == 4, "what the store has"
         check(run, tmp_path)
 
 
