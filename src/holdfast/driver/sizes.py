@@ -20,7 +20,7 @@ class Sizes:
     def __init__(self, slices: int) -> None:
         self._slices = slices
         self._lock = threading.Lock()
-        self._told: dict[tuple[str, str], tuple[int, StageFigures]] = {}  # (container, stage) → epoch, figures
+        self._told: dict[str, dict[str, tuple[int, StageFigures]]] = {}  # stage → container → epoch, figures
         self._work: dict[str, tuple[int, float]] = {}
         self.work: dict[str, tuple[int, float]] = {}
         """Of the last committed epoch: rows that each stage took, and the seconds of containers' threads for them."""
@@ -30,17 +30,18 @@ class Sizes:
     def applied(self, container: str, epoch: int, stages: Mapping[str, StageFigures]) -> None:
         with self._lock:
             for stage, figures in stages.items():
-                of, before = self._told.get((container, stage), (0, figures))
+                told = self._told.setdefault(stage, {})
+                of, before = told.get(container, (0, figures))
                 changed = figures.changed + (before.changed if of == epoch else 0)
-                self._told[container, stage] = epoch, replace(figures, changed=changed)
+                told[container] = epoch, replace(figures, changed=changed)
                 self._units.setdefault(stage, {})[container] = figures
                 took, seconds = self._work.get(stage, (0, 0.0))
                 self._work[stage] = took + figures.took, seconds + figures.seconds
                 known = self._oldest.setdefault(stage, {})
                 for number, oldest in figures.oldest.items():
                     # The destination of a move may answer when the next epoch has begun.
-                    told = (epoch, oldest)
-                    known[number] = max(known.get(number, told), told, key=lambda one: one[0])
+                    now = (epoch, oldest)
+                    known[number] = max(known.get(number, now), now, key=lambda one: one[0])
 
     def units(self, stage: str, containers: Collection[str]) -> tuple[int, int, int]:
         """Units of a stage that live on these containers, and how many rows of their log and of the input a recovery
@@ -52,7 +53,7 @@ class Sizes:
     def of(self, stage: str, mode: Mode) -> int:
         """About how many rows an output of the epoch in flight has; it only decides which way they travel."""
         with self._lock:
-            mine = [figures for (_, name), (_, figures) in self._told.items() if name == stage]
+            mine = [figures for _, figures in self._told.get(stage, {}).values()]
         return sum(figures.rows if mode == "all" else figures.changed for figures in mine)
 
     def small(self, stage: str, mode: Mode, width: int) -> bool:
@@ -74,7 +75,7 @@ class Sizes:
     def over(self) -> int | None:
         """The epoch is committed: when something happens next though no row comes, µs. The next one tells anew."""
         with self._lock:
-            due = [figures.due for _, figures in self._told.values() if figures.due is not None]
+            told = [figures for stage in self._told.values() for _, figures in stage.values()]
             self._told.clear()
             self.work, self._work = self._work, {}
-        return min(due, default=None)
+        return min((figures.due for figures in told if figures.due is not None), default=None)

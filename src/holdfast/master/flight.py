@@ -40,9 +40,10 @@ class Flight:
     def sinks(self, drawn: tuple[str, ...]) -> tuple[str, ...]:
         """Who gets the epoch: whom its prepare names, in the order in which the job draws them."""
         named = self.prepared[0].sinks if self.prepared else None
-        if named is None:
+        if named is None or named == drawn:
             return drawn
-        return (*(sink for sink in drawn if sink in named), *(sink for sink in named if sink not in drawn))
+        known, still = set(named), set(drawn)
+        return (*(sink for sink in drawn if sink in known), *(sink for sink in named if sink not in still))
 
     def silent(self, job: Started) -> set[str]:
         """The sinks that get no row of it, once all slices have applied it, and are not called.
