@@ -145,8 +145,8 @@ class Store:
         return self.ranges[FEED].last if self.commits else 0
 
     def begin(self, told: BeginBatch) -> BatchBegun:
-        number = told.fence.epoch
-        invariant(number not in self.blocks, "begun with a block that is there")
+        number, replaced = told.fence.epoch, told.fence.incarnation < self.owner
+        invariant(replaced or number not in self.blocks, "begun with a block that is there")
         return BatchBegun(told.id, *self.begun.setdefault(number, (told.batch, told.fence)))
 
     def give(self, told: RunSourceSink) -> None:

@@ -58,12 +58,14 @@ def tested(name: str, share: float, *places: str, what: str) -> Kind:
 
 
 KINDS = (
-    simulated("job", 3, 60, "--scenario", "job", what="a whole job with the shipped master, under faults"),
-    simulated("shipped", 4, 15, "--scenario", "job", "--shipped", what="the same with shipped containers and ledger"),
-    simulated("ring", 1, 30, "--scenario", "ring", what="the overlay of containers"),
-    simulated("recovering", 1, 60, "--scenario", "recovering", what="recovery over the ring"),
+    simulated("job", 3, 100, "--scenario", "job", what="a whole job with the shipped master, under faults"),
+    simulated("shipped", 3, 20, "--scenario", "job", "--shipped", what="the same with shipped containers and ledger"),
+    simulated("changes", 3, 15, "--scenario", "changes", what="the same with a graph that changes meanwhile"),
+    simulated("ring", 1, 150, "--scenario", "ring", what="the overlay of containers"),
+    simulated("recovering", 1, 500, "--scenario", "recovering", what="recovery over the ring"),
     tested("masters", 3, "tests/master", what="state machines of master, feed, membership, placement"),
-    tested("graphs", 3, "tests/testing", "tests/container", what="random graphs, changes of them, crashes, copies"),
+    tested("graphs", 2, "tests/testing", what="random graphs in any disorder, with crashes"),
+    tested("histories", 2, "tests/container", what="graphs that change, and slices that come back across that"),
     tested("operators", 3, "tests/operators", what="each kind of stage against its model in plain Python"),
     tested("state", 1, "tests/state", "tests/log", "tests/eventual", what="tables, copies, the store, units of state"),
     tested("plans", 1, "tests/plan", "tests/driver", "tests/wire", what="plans, their changes, what crosses"),
@@ -131,16 +133,16 @@ class Search:
 
     def _work(self, until: float) -> None:
         """Round after round until the time is over; one at least."""
-        while True:
+        while not self._over():
             with self._lock:
-                if self._ended:
-                    return
                 kind = neediest(self.kinds, self._used)
                 # Counted at once, so that the other one does not take the same; made right when it is over.
                 self._used[kind.name] = self._used.get(kind.name, 0.0) + 1.0
                 self._seed = max(self._seed + 1, time.time_ns() // 1_000_000)
                 one = Round(kind, self._seed)
             self._play(one, until + self.grace)
+            if self._over():
+                return
             with self._lock:
                 self._used[kind.name] += one.seconds - 1.0
                 self.rounds.append(one)
@@ -149,6 +151,10 @@ class Search:
                     self.tell(f"{one.said.rstrip()}\nTo repeat it: {one.repeat}")
             if time.monotonic() >= until:
                 return
+
+    def _over(self) -> bool:
+        with self._lock:
+            return self._ended
 
     def _play(self, one: Round, latest: float) -> None:
         began = time.monotonic()
@@ -238,6 +244,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if Search(kinds, 60 * options.minutes).run() else 1
 
 
+def leave(*_: object) -> None:
+    """Whoever ends the search ends what it has started, too."""
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, leave)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     sys.exit(main())

@@ -96,5 +96,13 @@ def test_rows_count_as_often_as_they_are_there() -> None:
     assert digests.of_part(part([])) == 0
 
 
+def test_rows_that_have_died_count_for_nothing() -> None:
+    """One container may have left them behind already, and another not yet."""
+    layout = Layout(2, True, LAYOUT.columns, 0)
+    columns = [part([ROW, ROW | {"key": (3, 4), "n": 0}]).columns, part([ROW]).columns]
+    both, one = (digests.of_part(Picked(layout, len(some[0]), some)) for some in columns)
+    assert both == one != 0
+
+
 def test_tables_have_an_order() -> None:
     assert len({digests.together(tables) for tables in ([], [0], [1], [1, 2], [2, 1], [1, 2, 0])}) == 6

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -56,6 +59,27 @@ def test_what_does_not_end_is_cut_short_and_is_no_failure() -> None:
     assert "stuck" in told
     assert "search: 1 passed, 0 failed, 1 cut short; 1 kinds" in told
     assert set(psutil.Process().children(recursive=True)) <= before, "with all that it had started"
+
+
+def test_whoever_ends_the_search_ends_all_of_it(tmp_path: Path) -> None:
+    """As CI's time limit does: what it had started would go on for hours, and take the processors of others."""
+    begun = tmp_path / "begun"
+    script = (
+        "import signal, sys\n"
+        "from tools import search\n"
+        "signal.signal(signal.SIGTERM, search.leave)\n"
+        "what = f'import pathlib, time; pathlib.Path({sys.argv[1]!r}).touch(); time.sleep(1000)'\n"
+        "search.Search([search.Kind('stuck', 1, ('-c', what), '')], 1000.0).run()\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script, str(begun)], cwd=search.ROOT, stderr=subprocess.DEVNULL)
+    while not begun.exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.terminate()
+    assert process.wait(120) != 0
+    assert children
+    assert not psutil.wait_procs(children, 120)[1]
 
 
 def test_nothing_searched_is_no_success() -> None:

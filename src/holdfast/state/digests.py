@@ -2,8 +2,8 @@
 
 A row's checksum is of its key and of every column, bit for bit, as they travel in copies; not of its slot, nor of the
 epoch that changed it last. Those of a table are added up, so neither the order of its rows nor the parts in which they
-are looked at play a part. Bits it is because a slice goes on from them: a NaN is equal to itself here, and -0.0 is not
-0.0. Bytes of any length count by their content, wherever they lie in their arena.
+are looked at play a part; rows that have died count for nothing. Bits it is because a slice goes on from them: a NaN is
+equal to itself here, and -0.0 is not 0.0. Bytes of any length count by their content, wherever they lie in their arena.
 
 64 bits: against faults, not against somebody who wants two states to look alike.
 """
@@ -15,6 +15,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast.invariants import Impossible
 from holdfast.state.columns import Array, Bytes, Ints
 from holdfast.state.content import hash_spans
 from holdfast.state.copies import Picked
@@ -35,13 +36,25 @@ def of_part(part: Picked) -> int:
         found = (found ^ (_spread(*column) if isinstance(column, tuple) else _plain(column))) * _ODD
         found ^= found >> _HALF
     found = (found ^ (found >> _THIRD)) * _OTHER
-    return int((found ^ (found >> _HALF)).sum(dtype=np.uint64))
+    found ^= found >> _HALF
+    return int(found[_living(part)].sum(dtype=np.uint64))
 
 
 def together(digests: list[int]) -> int:
     """Of several tables, in their order."""
     told = b"".join((digest % _BITS).to_bytes(8, "little") for digest in digests)
     return int.from_bytes(blake2b(told, digest_size=8).digest(), "little")
+
+
+def _living(part: Picked) -> slice | Array:
+    layout = part.layout
+    if layout.alive is None:
+        return slice(None)
+    column = part.columns[len(part.columns) - len(layout.columns) + layout.alive]
+    if isinstance(column, tuple):
+        raise Impossible("bytes do not say whether a row lives")
+    living: Array = column > 0
+    return living
 
 
 def _plain(column: Array) -> Words:
