@@ -35,6 +35,8 @@ EPOCHS = 3
 class Job:
     """``planted`` goes to the world: what makes masters, containers and their hosts, for planting bugs."""
 
+    scenario = "job"
+
     def __init__(self, seed: int, trace: bool = False, **planted: Any) -> None:
         self.world = World(seed, trace)
         self.chance = self.world.random
@@ -263,4 +265,4 @@ class Job:
         return self.job.lacking(driver)
 
     def fail(self, what: str) -> NoReturn:
-        broken("job", self.world, what)
+        broken(self.scenario, self.world, what)

@@ -78,7 +78,7 @@ class Driver(Process):
         self.incarnation = incarnation
         self.master = job.make_master()
         self._fed = Fed(self.master, job.make_feed(), job.make_pump())
-        self.feed = self._fed.feed
+        self.feed, self.pump = self._fed.feed, self._fed.pump
         self.deposed = False
         self.fleet: dict[str, ContainerHost] = {}
         """Those it has a connection to."""

@@ -27,6 +27,7 @@ from holdfast.master.events import (
     CheckpointWritten,
     CommitStored,
     Demoted,
+    DigestsTaken,
     Dropped,
     Pack,
     PacksVerified,
@@ -56,6 +57,7 @@ from holdfast.master.instructions import (
     SendCopies,
     StoreCommit,
     StorePrepare,
+    TakeDigests,
     ToContainer,
     Undo,
     VerifyPacks,
@@ -83,6 +85,8 @@ class Store:
     slices: int
     sinks: tuple[str, ...]
     owner: int = 0
+    hosting: int = 0
+    """The driver that a container is being started for."""
     prepares: dict[tuple[int, int], tuple[Prepared, object]] = field(default_factory=dict)
     commits: dict[int, tuple[Fence, Ranges]] = field(default_factory=dict)
     manifests: dict[int, dict[int, object]] = field(default_factory=dict)
@@ -141,8 +145,8 @@ class Store:
         return self.ranges[FEED].last if self.commits else 0
 
     def begin(self, told: BeginBatch) -> BatchBegun:
-        number = told.fence.epoch
-        invariant(number not in self.blocks, "begun with a block that is there")
+        number, replaced = told.fence.epoch, told.fence.incarnation < self.owner
+        invariant(replaced or number not in self.blocks, "begun with a block that is there")
         return BatchBegun(told.id, *self.begun.setdefault(number, (told.batch, told.fence)))
 
     def give(self, told: RunSourceSink) -> None:
@@ -336,6 +340,9 @@ class Container:
                 for slice_ in told.slices:
                     self.copies.pop(slice_, None)
                 return Dropped(to)
+            case TakeDigests(slices=slices, epoch=epoch):
+                states = {slice_: self.state(slice_, epoch) for slice_ in sorted(slices)}
+                return DigestsTaken(to, tuple((one, state) for one, state in states.items() if state is not None))
             case WriteCheckpoint(epoch=epoch):
                 return CheckpointWritten(to, tuple(sorted(self.as_of(told.slices, epoch).items())))
         raise Impossible(f"{type(told).__name__} is not for one container alone")
@@ -423,7 +430,8 @@ class Container:
             invariant(max(versions) == at - 1, f"slice {slice_} at {max(versions)}, not {at - 1}")
             versions[at] = self.store.replayed(slice_, versions[at - 1], at - 1, at)
             self.held[slice_] = {position: state for position, state in versions.items() if position >= begin}
-        return tuple((slice_, self.held[slice_][at]) for slice_ in sorted(told.digests))
+        stirred = bool(self.store.prepares[told.fence.epoch, told.level][0].ranges[FEED])
+        return tuple((slice_, self.held[slice_][at] if stirred else 0) for slice_ in sorted(told.digests))
 
     def _undo(self, told: Undo) -> None:
         begin = (told.fence.epoch - 1) * self.store.levels

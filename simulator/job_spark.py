@@ -70,6 +70,10 @@ class Spark:
         """A query reads its checkpoint when it starts and then counts on by itself."""
         self._job = job
         self._driver = driver
+        self.held = 0
+        """By so many no batch is offered for now."""
+        self.failed = False
+        """A batch has, or an epoch: a real driver's query ends by that, and until then it is not changed."""
         self._offered: Batch | None = None
         self._feed, self._pump = Thread(self), Thread(self)
 
@@ -79,7 +83,9 @@ class Spark:
     def offer(self) -> None:
         """The next batch; and now and then it is time for an epoch without rows."""
         driver = self._driver
-        if self._offered is None and not driver.deposed:
+        if self.held:
+            driver.later(0.02, self.offer)
+        elif self._offered is None and not driver.deposed:
             if self._job.world.random.random() < 0.15:
                 driver.tell(TickWanted())
             self._offered = spark_batch(self.next_batch)
@@ -104,6 +110,7 @@ class Spark:
             case DecideFailed(error=error):
                 driver.later(0.01, driver.tell, GoOn() if chance.random() < 0.2 else EpochsOver(error))
             case EndEpochs():
+                self.failed = True
                 if chance.random() < 0.3:
                     driver.later(0.5, driver.crash, "its epochs failed")
                 else:
@@ -116,7 +123,7 @@ class Spark:
                 self.next_batch = batch.batch_id + 1
                 driver.later(self._job.costs.trigger * chance.random(), self.offer)
             case FailBatch():
-                self._offered = None
+                self._offered, self.failed = None, True
                 if chance.random() < 0.3:  # the query ends with the error, and somebody starts the job again
                     driver.later(0.5, driver.crash, "its query failed")
                 else:

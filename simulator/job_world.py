@@ -132,6 +132,7 @@ class JobWorld:
     def start_container(self, driver: Driver) -> ContainerHost:
         name = self.next_name()
         machine = self.world.random.choice(self._machines)
+        self.store.hosting = driver.incarnation
         model = self._make_container(name, self.store)
         host = self._make_host(self, model, machine, driver.incarnation, driver.ring)
         self.containers[name] = self.network.hosts[name] = host

@@ -28,11 +28,14 @@ class Scenario(Protocol):
 
 
 SCENARIOS = {
+    "changes": "simulator.changing:ChangingJob",
     "job": "simulator.job:Job",
     "recovering": "simulator.recovering:Recovering",
     "ring": "simulator.ring:Ring",
 }
 """Name → module and class. By text, so that no scenario is imported for another one's sake."""
+IN_TURN = ("job", "recovering", "ring")
+"""Those that take their turns where none is named: quick ones, with models of what ships."""
 
 
 SHIPPED = "simulator.shipped:ShippedJob"
@@ -53,5 +56,5 @@ def loaded(place: str) -> Any:
 def broken(name: str, world: World, what: str) -> NoReturn:
     raise Broken(
         f"{what}\n  seed {world.seed}, {world.now:.3f} virtual seconds in. "
-        f"To see it: python -m simulator --scenario {name} --seed {world.seed} --trace"
+        f"To see it: ./dev sim --scenario {name} --seed {world.seed} --trace"
     )

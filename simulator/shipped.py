@@ -167,6 +167,10 @@ class ShippedStore(DiskStore):
         """As whoever starts has it: nothing of it is remembered."""
         return Ledger(file_store(self.disk, self.make_files), "main")
 
+    def ledger_of(self, fence: Fence) -> Ledger:
+        """As the driver of that fence has it."""
+        return self.ledger()
+
     def write(self, name: str, chance: random.Random, content: bytes = b"") -> StoreError | None:
         """Whether what follows goes wrong, and how; the ledger does the writing."""
         fate = chance.random()
@@ -178,12 +182,12 @@ class ShippedStore(DiskStore):
     def tag(self, taken: Batch | Range, fence: Fence, level: int, rows: tuple[int, ...]) -> Tag:
         """As the intake task would answer: its rows inside, or in a segment that it has written and synced."""
         found = rows_of(taken, fence)
-        keys, values = np.array([key for key, _ in found], np.int64), np.array([value for _, value in found], np.int64)
         writer = SegmentWriter(SLICES)
-        if found:
+        for number, mine in self.passed(found, fence).items():
+            keys, values = (np.array(column, np.int64) for column in zip(*mine, strict=True))
             order = np.argsort(keys % SLICES, kind="stable")
             columns = {"_h": keys[order], "k0": keys[order], "v0": values[order]}
-            writer.append(0, pa.record_batch(columns), keys[order] % SLICES)
+            writer.append(number, pa.record_batch(columns), keys[order] % SLICES)
         inside = len(found) % 2 == 0
         of = replace(fence, epoch=taken.batch_id) if isinstance(taken, Batch) else fence
         name = "" if inside else segment_name(of, level, 0, 0)
@@ -196,14 +200,19 @@ class ShippedStore(DiskStore):
         segment = SegmentRef(name, writer.rows, len(data), writer.checksum, 0, 0, input_rows=len(found))
         return unpack(pack(Tag(segment, data if inside else None)), Tag)
 
+    def passed(self, rows: Rows, fence: Fence) -> dict[int, Rows]:
+        """By input what of it has passed the filters, if anything has."""
+        return {0: rows} if rows else {}
+
     def put_block(self, told: StoreBlock) -> BlockStored:
         attachments: list[bytes] = []
         apart: list[tuple[str, bytes]] = []
         named = replace(told.fence, epoch=told.batch.batch_id)
         segments = placed(named, 0, told.tags, attachments, apart)
         invariant(not apart, "few rows fit into a block")
-        ours = Block(told.fence, told.batch, segments, attachments=tuple(attachments))
-        stored = self.ledger().put_block(ours)
+        ledger = self.ledger_of(told.fence)
+        ours = Block(told.fence, told.batch, segments, graph=ledger.version, attachments=tuple(attachments))
+        stored = ledger.put_block(ours)
         answer = super().put_block(told)
         invariant((stored.batch, stored.fence) == (answer.batch, answer.fence), "two contents of a block")
         return answer
@@ -229,12 +238,15 @@ class ShippedStore(DiskStore):
         segments = placed(told.fence, told.level, told.tags, attachments, apart)
         invariant(not apart, "few rows fit into a prepare")
         ours = Prepare(told.fence, told.level, told.ranges, segments, clock=0, attachments=tuple(attachments))
-        stored = self.ledger().put_prepare(ours)
+        stored = self.put_content(ours)
         content = Prepared(stored.level, stored.fence, stored.ranges)
         key = (stored.fence.epoch, stored.level)
         known = self.prepares.setdefault(key, (content, self._rows_taken(stored.ranges, stored.level, stored.fence)))[0]
         invariant(known == content, f"two contents of prepare {key}")
         return PrepareStored(told.id, content)
+
+    def put_content(self, ours: Prepare) -> Prepare:
+        return self.ledger_of(ours.fence).put_prepare(ours)
 
     def put_commit(self, told: StoreCommit) -> CommitStored:
         stored = self.ledger().put_commit(Commit(told.fence, told.ranges))
@@ -247,8 +259,14 @@ class ShippedStore(DiskStore):
         where = {number: at for at, one in enumerate(some) for number in one.slices}
         files = tuple(str(one.file) for one in some)
         places = tuple(where[number] for number in range(SLICES))
-        self.ledger().put_manifest(Manifest(epoch, Fence(self.owner, epoch, 0), files, places, "another"))
+        self.ledger().put_manifest(
+            Manifest(epoch, Fence(self.owner, epoch, 0), files, places, "another", self.terms_of(epoch))
+        )
         super().put_manifest(epoch, some)
+
+    def terms_of(self, epoch: int) -> int | None:
+        """The graph that a checkpoint names, if it does."""
+        return None
 
     def cut_log(self, epoch: int) -> None:
         """By the shipped janitor; then what is gone is gone."""
@@ -347,10 +365,13 @@ class ShippedContainer(Container):
             raise Impossible("shipped containers read a shipped store")
         self.name, self.store = name, store
         self._threads = ThreadTable(1)
-        self.job = make_job("j", PLANS, SLICES, store.ledger(), self._threads, Staging(0))
+        self.job = self.hosted(store, make_job)
         jobs = Jobs(name)
         jobs.add(self.job)
         self._table = Table(Handlers(name, "token", jobs, self._threads, 0))
+
+    def hosted(self, store: ShippedStore, make_job: Callable[..., HostedJob]) -> HostedJob:
+        return make_job("j", PLANS, SLICES, store.ledger(), self._threads, Staging(0))
 
     def close(self) -> None:
         self.job.close()
@@ -382,6 +403,10 @@ class ShippedContainer(Container):
         return self._digest(slice_, epoch, "changed")
 
     def _digest(self, slice_: int, epoch: int, mode: Any) -> int | None:
+        rows = self.shown(slice_, epoch, mode)
+        return None if rows is None else digest(rows)
+
+    def shown(self, slice_: int, epoch: int, mode: Any) -> list[tuple[object, ...]] | None:
         rows: list[tuple[object, ...]] = []
         try:
             for stage in self.job.stages:
@@ -389,7 +414,7 @@ class ShippedContainer(Container):
                     rows += [(stage, *row.values(), *[0] * (3 - len(row))) for row in batch.to_pylist()]
         except EpochGone:
             return None
-        return digest(rows)
+        return rows
 
     # --- copies and packs ---------------------------------------------------------------------------------
 
@@ -405,6 +430,7 @@ class ShippedContainer(Container):
         """As a stream of copies: the parts that this one lacks, each table by itself."""
         if not isinstance(state, Walk):
             raise Impossible("a copy is sent by a walk")
+        self.job.adopt(state.graph)
         backups: Backups = self.job.backups
         base, copy = max(self.versions([slice_]).get(slice_, 0), 0), f"{state.pin} {slice_}"
         if self.versions([slice_]).get(slice_, -1) >= epoch:
@@ -455,6 +481,10 @@ class ShippedJob(Job):
     ``make_job`` and ``make_files`` are for planting bugs.
     """
 
+    scenario = "job --shipped"
+    store: type[ShippedStore] = ShippedStore
+    container: type[ShippedContainer] = ShippedContainer
+
     def __init__(
         self,
         seed: int,
@@ -464,10 +494,10 @@ class ShippedJob(Job):
         **planted: Any,
     ) -> None:
         self._make_files = make_files
-        super().__init__(seed, trace, make_container=partial(ShippedContainer, make_job=make_job), **planted)
+        super().__init__(seed, trace, make_container=partial(self.container, make_job=make_job), **planted)
 
     def drawn_store(self) -> DiskStore:
-        store = ShippedStore(1, SLICES, ("a", "b")[: self.chance.randrange(3)])
+        store = self.store(1, SLICES, ("a", "b")[: self.chance.randrange(3)])
         store.make_files = self._make_files
         return store
 

@@ -15,7 +15,7 @@ import incubator
 import jvm
 import psutil
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from pyspark.sql import SparkSession
 
 from holdfast.spark import compat
@@ -36,19 +36,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--cuts", type=int, default=2, help="moments at which the power goes (default 2)")
     parser.addoption("--services", action="store_true", help="also the tests that start a Kafka broker and Postgres")
     parser.addoption("--first-seed", type=int, default=1, help="seed of the first round")
+    parser.addoption("--search", type=int, help="only what is random and needs no Spark, from this seed (./dev search)")
+    parser.addoption("--shrink", action="store_true", help="with --search: make what Hypothesis finds small")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What runs with every change tries the same examples each time; ``--heavy`` looks for new ones.
+    """What runs with every change tries the same examples each time; ``--heavy`` and ``--search`` look for new ones.
 
-    How long an example takes says how busy the machine is, and decides nothing.
+    How long an example takes says how busy the machine is, and decides nothing. A search has little time: it only
+    finds, and whoever repeats it makes that small. What it finds is to follow from its seed alone.
     """
     if compat.refuse_unknown() < (4, 2):  # whoever collects leaves a socket to the garbage collector: Spark's own
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
-    slow = [HealthCheck.too_slow]
+    slow, every = [HealthCheck.too_slow, HealthCheck.data_too_large], list(HealthCheck)
     settings.register_profile("steady", derandomize=True, deadline=None, suppress_health_check=slow)
-    settings.register_profile("searching", deadline=None, suppress_health_check=slow)
-    settings.load_profile("searching" if config.getoption("--heavy") else "steady")
+    settings.register_profile("heavy", deadline=None, suppress_health_check=slow)
+    found = [phase for phase in Phase if phase not in (Phase.shrink, Phase.explain) or config.getoption("--shrink")]
+    settings.register_profile(
+        "search", deadline=None, suppress_health_check=every, phases=found, database=None, print_blob=True
+    )
+    searches = config.getoption("--search") is not None
+    settings.load_profile("search" if searches else "heavy" if config.getoption("--heavy") else "steady")
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -63,8 +71,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> dealing.Deal
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What runs with every change must end within 12 minutes. The rest is asked for: ``--drivers``, ``--heavy``."""
     heavy, drivers = config.getoption("--heavy"), config.getoption("--drivers")
+    searches = config.getoption("--search") is not None
 
     def wanted(item: pytest.Item) -> bool:
+        if searches and not _random(item):
+            return False
         if item.get_closest_marker("heavy") and not heavy:
             return False
         has_drivers = item.get_closest_marker("drivers") is not None
@@ -77,9 +88,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = dealing.in_order(items)
 
 
+def _random(item: pytest.Item) -> bool:
+    """Whether a seed decides what it does, and Spark has no part in it."""
+    fixtures: list[str] = getattr(item, "fixturenames", [])
+    drawn = "drill_seed" in fixtures or getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    return bool(drawn) and "spark" not in fixtures and item.get_closest_marker("drivers") is None
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "drill_seed" in metafunc.fixturenames:
-        first = metafunc.config.getoption("--first-seed")
+        search = metafunc.config.getoption("--search")
+        first = metafunc.config.getoption("--first-seed") if search is None else search
         rounds = metafunc.config.getoption("--rounds")
         metafunc.parametrize("drill_seed", range(first, first + rounds))
 

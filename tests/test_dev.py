@@ -202,7 +202,22 @@ def test_help_lists_every_command() -> None:
         shown = dev(ROOT, *arguments)
         assert shown.returncode == 0
         assert [line.split()[1] for line in shown.stdout.splitlines()] == [
-            *("demo", "test", "test", "test", "test", "bench", "cluster", "sim", "sim", "docs", "shell", "sql", "help")
+            *(
+                "demo",
+                "test",
+                "test",
+                "test",
+                "test",
+                "bench",
+                "cluster",
+                "sim",
+                "sim",
+                "search",
+                "docs",
+                "shell",
+                "sql",
+            ),
+            "help",
         ]
 
 
@@ -279,10 +294,11 @@ def test_a_lock_of_another_spark_is_one_pin_of_that_spark(lock: Path) -> None:
 
 def test_ci_runs_the_tests() -> None:
     run = (ROOT / ".ci" / "run").read_text()
-    assert run.splitlines()[-3:] == [
+    assert run.splitlines()[-4:] == [
         "timeout 2400 ./dev test",
         "timeout 2400 ./dev test --drivers",
         "timeout 600 ./dev test --services",
+        "timeout 900 ./dev search --minutes 8",
     ]
     for script in (ROOT / "dev", ROOT / ".ci" / "run"):
         assert os.access(script, os.X_OK)

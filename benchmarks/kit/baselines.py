@@ -13,6 +13,8 @@ from holdfast.driver.options import DEFAULT
 from holdfast.master.flight import Flight
 from holdfast.master.machine import Master
 from holdfast.master.migration import Migration
+from holdfast.master.moves import Phase
+from holdfast.master.progress import Moment
 from holdfast.wire.questions import SetLimits, SetThreads
 
 if TYPE_CHECKING:
@@ -25,7 +27,10 @@ class AllAtOnce(Migration):
     """The job stands still: all slices are copied at once, and nothing is left to compare a destination with."""
 
     at_once = 1 << 30
-    idle_seconds = 0.0
+
+    def prove(self, moment: Moment) -> None:
+        for move in self.moves.of.values():
+            move.proven = move.proven or move.phase is Phase.DUAL
 
 
 class StopAndCopy(Master):

@@ -53,8 +53,8 @@ def settled(rows: list[dict[str, Any]], query: Asked, until: dt.datetime) -> lis
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "lookup"])
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(at, marks=pytest.mark.heavy) for at in range(3, 40))])
-def test_random_queries(kind: str, seed: int) -> None:
-    draw = random.Random(f"{kind} {seed}")
+def test_random_queries(kind: str, seed: int, drill_seed: int) -> None:
+    draw = random.Random(f"{kind} {seed + 40 * (drill_seed - 1)}")
     query = asked(draw, kind)
     epochs = rows_of(draw, draw.randint(2, 5), draw.choice([4, 12, 30]))
     job = testing.Job()

@@ -373,7 +373,7 @@ def live_through(path: Path, seed: int) -> None:
                     cut = before
             owner.commit(epoch)
             history.check(owner, epoch)
-        last = content(owner, EPOCHS)
+        last, known = content(owner, EPOCHS), owner.state_digests(EPOCHS, range(SLICES))
         idle.restore(range(SLICES), EPOCHS, taken)  # it has known the first graph alone until now
         with history.job() as logged:
             if not cut:
@@ -381,6 +381,7 @@ def live_through(path: Path, seed: int) -> None:
             for job in (idle, *([] if cut else [logged])):
                 history.check(job, EPOCHS)
                 assert content(job, EPOCHS) == last
+                assert job.state_digests(EPOCHS, range(SLICES)) == known
         if cut:
             named = history.ledger.get_prepare(cut, 1)
             assert named is not None
@@ -392,6 +393,7 @@ def live_through(path: Path, seed: int) -> None:
             peer.activate(range(SLICES), EPOCHS)
             history.check(peer, EPOCHS)
             assert content(peer, EPOCHS) == last
+            assert peer.state_digests(EPOCHS, range(SLICES)) == known
         owner.demote(range(SLICES), EPOCHS)
         owner.activate(range(SLICES), EPOCHS)
         history.check(owner, EPOCHS)

@@ -5,7 +5,6 @@ Started as a process of its own by ``kit.Drill``, so that what dies is a real dr
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import LongType
@@ -66,13 +66,16 @@ def striking(frame: DataFrame, faults: str) -> DataFrame:
 
 
 def dawdling(frame: DataFrame, folder: str) -> DataFrame:
-    """Rows of which one holds its task up until a file ``wake`` is there, but only the first task that meets it."""
+    """Rows of which one holds its task up until a file ``wake`` is there, but only the first task that meets it. A
+    second attempt of a task that meets it says so by a file ``again``."""
 
     def dawdle(key):  # type: ignore[no-untyped-def]
         if key == 77:
             try:
                 (Path(folder) / "dawdle").unlink()
             except FileNotFoundError:
+                if TaskContext.get().attemptNumber() > 0:
+                    (Path(folder) / "again").touch()
                 return key
             for _ in range(3000):
                 if (Path(folder) / "wake").exists():
@@ -253,13 +256,18 @@ def anything(run: hf.Run, draw: random.Random, deeds: Sequence[str] = WISHES + B
             run.scale(containers=number)
         case "move" if alive:
             slices = run._file.slices
-            with contextlib.suppress(hf.ContainerError):  # it may just be leaving, or dying
+            try:
                 run.move(draw.sample(range(slices), min(slices, number)), to=draw.choice(alive))
+            except hf.ContainerError:  # it may just be leaving, or dying
+                return "nothing"
+        case "move":
+            return "nothing"
         case "threads":
             run.scale(threads=min(number, 2))
         case "kill" | "kill all":
             for name in alive if deed == "kill all" else alive[:1]:
                 run.kill(name)
+            return " ".join([deed, *(alive if deed == "kill all" else alive[:1])])
     return f"{deed} {number}"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import driver
 import pytest
-from kit import NEVER, EpochsGoOn, Stage
+from kit import NEVER, Drill, EpochsGoOn, Stage
 
 from benchmarks.kit import baselines
 from holdfast.errors import ContainerError
@@ -219,12 +219,31 @@ def test_random_elastic_drill(stage: Stage, drill_seed: int) -> None:
     }
     print(config)
 
+    deeds: list[list[str]] = []
+
     def during(going: EpochsGoOn) -> None:
         for _ in range(6):
             deed = driver.anything(going.run, draw)
             print(f"epoch {going.committed}: {deed}")
+            deeds.append(deed.split())
             time.sleep(draw.choice([0.0, 0.1, 0.5]))
             going.epochs(draw.choice([0, 0, 1, 2]))
         going.settle()
+        scaled = [int(number) for deed, number in (one for one in deeds if one[0] == "scale")]
+        assert len(going.alive) == (scaled or [config["containers"]])[-1], "the last wish counts"
 
-    stage.play(during, **config)
+    drill = stage.play(during, **config)
+    noticed(drill, deeds)
+
+
+def noticed(drill: Drill, deeds: list[list[str]]) -> None:
+    """Each deed left its mark in the story of the run."""
+    events = drill.report["events"]
+    for deed, *rest in deeds:
+        if deed == "kill":
+            for name in [one for one in rest if one != "all"]:
+                told = [kind for kind, text in events if f"container {name} " in f"{text} "]
+                assert {"lost", "ended"} & set(told), (name, events)
+    assert drill.kinds.count("threads") >= sum(deed == "threads" for deed, *_ in deeds), events
+    moves = drill.kinds.count("moved") + drill.kinds.count("move")
+    assert moves or not any(deed == "move" for deed, *_ in deeds), events

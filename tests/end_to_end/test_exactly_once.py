@@ -182,9 +182,26 @@ def test_random_drill(
     monkeypatch.setattr(sizes, "SMALL_BYTES", draw.choice([0, 1 << 20]))
     for number in draw.sample(range(1, 9), 4):
         drill.plant(f"container@{draw.choice(['mid-apply', 'mid-sink'])}@{number}")
-    (task_faults / f"task@in-intake@{draw.randint(1, 8)}").touch()
+    of_task = task_faults / f"task@in-intake@{draw.randint(1, 8)}"
+    of_task.touch()
+    planted, failed = drill.planted, failed_tasks(spark)
     drill.run_here(spark, monkeypatch)
     drill.check()
+    # Each was injected, if its epoch came (Spark may take two files at once), and somebody noticed.
+    epochs = drill.report["epoch"]
+    died = [fault for fault in planted if int(fault.rpartition("@")[2]) <= epochs]
+    assert drill.planted == sorted(set(planted).difference(died))
+    assert drill.kinds.count("lost") == len(died) >= 3, drill.report["events"]
+    if not of_task.exists():
+        assert failed_tasks(spark) > failed
+    else:
+        of_task.unlink()
+        assert epochs < int(of_task.name.rpartition("@")[2])
+
+
+def failed_tasks(spark: SparkSession) -> int:
+    """As Spark itself counts them, of the whole session."""
+    return int(spark._jsc.sc().statusStore().executorSummary("driver").failedTasks())  # type: ignore[attr-defined]
 
 
 @pytest.mark.heavy

@@ -36,8 +36,8 @@ def crashed(seed: int, planted: str = "") -> tuple[Slice, Recovered]:
     return live, recover(windows, live.log, rows, planted)
 
 
-def test_log_and_replay_make_the_live_state() -> None:
-    for seed in range(2_000):
+def test_log_and_replay_make_the_live_state(drill_seed: int) -> None:
+    for seed in range(2_000 * (drill_seed - 1), 2_000 * drill_seed):
         live, back = crashed(seed)
         assert back.state == live.state, f"seed {seed}"
         assert not back.told, f"seed {seed}: {back.told}"

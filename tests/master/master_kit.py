@@ -13,6 +13,7 @@ from holdfast.master.events import (
     ContainersStarted,
     CopiesSent,
     Demoted,
+    DigestsTaken,
     Dropped,
     EpochWanted,
     Event,
@@ -49,6 +50,7 @@ from holdfast.master.instructions import (
     StoreManifest,
     StorePrepare,
     StoreRouting,
+    TakeDigests,
     Undo,
     VerifyPacks,
     WriteCheckpoint,
@@ -82,7 +84,9 @@ def success(instruction: Instruction) -> Answer:
         case StorePrepare(fence=fence, level=level, ranges=of):
             return PrepareStored(to, Prepared(level, fence, of))
         case Apply():
-            return Applied(to, tuple((slice_, 0) for slice_ in instruction.digests))
+            return Applied(to, tuple((slice_, 1) for slice_ in instruction.digests))
+        case TakeDigests(slices=slices):
+            return DigestsTaken(to, tuple((slice_, 7) for slice_ in sorted(slices)))
         case Undo():
             return Undone(to)
         case Activate():

@@ -66,8 +66,8 @@ def test_slices_that_are_on_their_way_back_come_to_the_epoch_before(levels: tupl
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_random_changes_with_losses_and_moves(seed: int) -> None:
-    draw = random.Random(seed)
+def test_random_changes_with_losses_and_moves(seed: int, drill_seed: int) -> None:
+    draw = random.Random(seed + 60 * (drill_seed - 1))
     play = Play(containers=3, slices=6, levels=draw.randrange(1, 4)).join("a", "b", "c").run()
     levels, living, names = play.master._progress.levels, ["a", "b", "c"], iter("defghijklmnop")
     for number in range(8):

@@ -17,7 +17,7 @@ from planted_masters import (
 )
 from test_master_properties import find
 
-from holdfast.errors import ContainerError, FunctionError
+from holdfast.errors import ContainerError, FunctionError, StoreError
 from holdfast.log.records import Fence
 from holdfast.master.drops import AGAIN_SECONDS
 from holdfast.master.events import (
@@ -26,6 +26,7 @@ from holdfast.master.events import (
     ContainerJoined,
     ContainerLost,
     CopiesSent,
+    DigestsTaken,
     Failed,
     LoadsSeen,
     MoveWanted,
@@ -50,6 +51,7 @@ from holdfast.master.instructions import (
     StoreCommit,
     StoreManifest,
     StorePrepare,
+    TakeDigests,
     TellPeople,
     Undo,
     VerifyPacks,
@@ -57,7 +59,7 @@ from holdfast.master.instructions import (
 )
 from holdfast.master.machine import Master
 from holdfast.master.membership import FAILED_STARTS
-from holdfast.master.migration import IDLE_SECONDS
+from holdfast.master.migration import PROOF_SECONDS
 from holdfast.master.moves import Phase
 from holdfast.safety.intervals import Interval
 from holdfast.safety.policies import Terms
@@ -195,7 +197,7 @@ def test_a_lost_container_is_replaced_when_the_epoch_is_over() -> None:
     play.run()
     assert play.asked_for(NeedContainers) == [NeedContainers(1)]
     play.join("d").run().commit(2)
-    tick(play, IDLE_SECONDS * 2)
+    tick(play, PROOF_SECONDS * 2)
     play.run()
     assert Counter(play.master.routing.table) == {"b": 2, "c": 2, "d": 2}
     assert play.master.settled
@@ -340,9 +342,14 @@ def test_a_quiet_stream_switches_after_a_while() -> None:
     tick(play, 100.0)
     play.tell(ScaleWanted(4))
     play.join("c", "d").run()
-    tick(play, 100.0 + IDLE_SECONDS - 0.1)
+    tick(play, 100.0 + PROOF_SECONDS - 0.1)
     assert play.master.routing.table == ("a", "a", "b", "b")
-    tick(play, 100.0 + IDLE_SECONDS)
+    assert not play.asked_for(TakeDigests)
+    tick(play, 100.0 + PROOF_SECONDS)
+    asked = [(one.container, one.slices, one.epoch) for one in play.asked_for(TakeDigests)]
+    assert asked == [(side, frozenset({at}), 1) for at, sides in ((0, "ac"), (2, "bd")) for side in sides]
+    assert play.master.routing.table == ("a", "a", "b", "b"), "nothing has been compared yet"
+    play.run()
     assert play.master.routing.table == ("c", "a", "d", "b")
     assert [one.epoch for one in play.asked_for(Demote)] == [1, 1]
     play.run().commit(1)
@@ -447,6 +454,118 @@ def test_unlike_outputs_give_the_move_up_and_tell_people() -> None:
     play.run().commit(2)
     assert play.master.routing.table == ("a", "b")
     assert play.asked_for(EpochDone) == [EpochDone(2), EpochDone(3)]
+
+
+def silent(play: Play, *kinds: type[Instruction]) -> None:
+    """Everything goes well, and no epoch puts out a row; instructions of these kinds are left."""
+    while left := [one for one in play.open if not isinstance(one, kinds)]:
+        play.open.remove(left[0])
+        quiet = isinstance(left[0], Apply)
+        play.tell(Applied(left[0].id, tuple((at, 0) for at in left[0].digests)) if quiet else success(left[0]))
+
+
+def in_dual_mode(levels: int = 1) -> Play:
+    play = ready("ab", slices=2, levels=levels)
+    tick(play, 100.0)
+    play.tell(MoveWanted(frozenset({0}), "b"))
+    play.run()
+    return play.forget()
+
+
+def test_epochs_without_rows_prove_nothing() -> None:
+    play = in_dual_mode(levels=2)
+    for number in range(1, 4):
+        play.offer(number)
+        silent(play)
+    assert play.master.routing.table == ("a", "b")
+    play.commit(4)
+    assert play.master.routing.table == ("b", "b"), "there were rows"
+    assert not play.asked_for(TakeDigests)
+
+
+def test_rows_at_one_level_prove_a_whole_epoch_when_all_levels_were_compared() -> None:
+    play = in_dual_mode(levels=2)
+    play.offer(1)
+    while play.open:
+        step = play.open.pop(0)
+        if isinstance(step, Apply):
+            assert play.master.routing.table == ("a", "b")
+            play.tell(Applied(step.id, tuple((at, 9 if step.level == 1 else 0) for at in step.digests)))
+        else:
+            play.tell(success(step))
+    assert play.master.routing.table == ("b", "b")
+
+
+def told_states(play: Play, ours: tuple[object, ...], theirs: tuple[object, ...]) -> list[Instruction]:
+    tick(play, 100.0 + PROOF_SECONDS)
+    told = []
+    for side, state in (("a", ours), ("b", theirs)):
+        asked = play.take(TakeDigests, container=side)
+        told += play.tell(DigestsTaken(asked.id, *state))  # type: ignore[arg-type]
+    return told
+
+
+def test_unlike_states_give_the_move_up_and_tell_people() -> None:
+    play = in_dual_mode()
+    told = told_states(play, (((0, 0xAA),), 3), (((0, 0xBB),), 3))
+    assert Forget("b", Fence(1, 2, 0), frozenset({0})) in told
+    (news,) = [one for one in told if isinstance(one, TellPeople)]
+    assert "slice 0 was 00000000000000aa on a and 00000000000000bb on b as of epoch 1: it stays on a" in news.text
+    play.run().commit(1)
+    assert play.master.routing.table == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [((), 3), (((0, 0xAA),), 4), (((0, 0xBB),), 4)],
+    ids=["the epoch is gone there", "another graph", "another graph and other rows"],
+)
+def test_states_that_cannot_be_compared_are_asked_for_again(theirs: tuple[object, ...]) -> None:
+    play = in_dual_mode()
+    assert not told_states(play, (((0, 0xAA),), 3), theirs)
+    tick(play, 100.0 + 1.5 * PROOF_SECONDS)
+    assert not play.open, "not at once"
+    assert play.master.routing.table == ("a", "b")
+    tick(play, 100.0 + 2 * PROOF_SECONDS)
+    play.run()
+    assert play.master.routing.table == ("b", "b")
+
+
+def test_states_that_could_not_be_told_are_asked_for_again() -> None:
+    play = in_dual_mode()
+    tick(play, 100.0 + PROOF_SECONDS)
+    play.tell(Failed(play.take(TakeDigests, container="a").id, StoreError("away")))
+    play.run()
+    assert play.master.routing.table == ("a", "b")
+    assert not play.asked_for(EpochFailed)
+    tick(play, 100.0 + 2 * PROOF_SECONDS)
+    play.run()
+    assert play.master.routing.table == ("b", "b")
+
+
+def test_states_are_of_one_epoch_though_others_follow_meanwhile() -> None:
+    play = in_dual_mode()
+    tick(play, 100.0 + PROOF_SECONDS)
+    questions = [play.take(TakeDigests, container=side) for side in "ab"]
+    assert {one.epoch for one in questions} == {1}  # type: ignore[attr-defined]
+    play.offer(1)
+    silent(play)
+    assert play.master.routing.table == ("a", "b")
+    for one in questions:
+        play.tell(success(one))
+    assert play.master.routing.table == ("b", "b")
+
+
+def test_a_destination_that_began_again_is_not_proven_by_what_it_was() -> None:
+    play = in_dual_mode()
+    tick(play, 100.0 + PROOF_SECONDS)
+    late = [play.take(TakeDigests, container=side) for side in "ab"]
+    play.offer(1).run(until=Apply)
+    play.tell(Failed(play.take(Apply, container="b", slices=frozenset({0})).id, StoreError("away")))
+    for one in late:
+        play.tell(success(one))
+    silent(play)
+    assert play.master.routing.table == ("a", "b")
 
 
 @pytest.mark.parametrize("first", ["a", "b"])

@@ -9,18 +9,13 @@ from typing import Any
 
 import pytest
 from aggregate_model import NUMERIC, TYPES, Model, assert_same, batch, bits, crc, decode, one_hash, plain, stage
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.operators.aggregate import AggregateOperator, StageSpec
 from holdfast.state.warm import warm
 
-SMALL = settings(
-    max_examples=60,
-    deadline=None,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+SMALL = settings(max_examples=60, deadline=None)
 
 
 EDGES: dict[str, list[Any]] = {

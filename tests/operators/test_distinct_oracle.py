@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from join_model import Row, batch, plain
 
@@ -21,12 +21,7 @@ from holdfast.state.slice import NEVER, EpochTime, SliceState
 from holdfast.state.warm import warm
 from holdfast.wire.codec import from_plain, to_plain
 
-SMALL = settings(
-    max_examples=60,
-    deadline=None,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+SMALL = settings(max_examples=60, deadline=None)
 SPEC = DistinctSpec(
     (Column("user", "string"), Column("ad", "bigint")), (Column("n", "bigint"), Column("at", "timestamp")), 1, 10
 )

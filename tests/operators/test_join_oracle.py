@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from join_model import Model, Row, decode, ordered, plain
 
@@ -14,12 +14,7 @@ from holdfast.operators.spec import Column
 from holdfast.state.slice import NEVER, EpochTime, SliceState
 from holdfast.state.warm import warm
 
-SMALL = settings(
-    max_examples=60,
-    deadline=None,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+SMALL = settings(max_examples=60, deadline=None)
 LEFT = (Column("lt", "timestamp"), Column("price", "bigint"), Column("name", "string"))
 RIGHT = (Column("city", "string"), Column("rt", "timestamp"))
 KEYS = {"bigint": st.integers(0, 2), "string": st.sampled_from(["", "a", "bb"])}

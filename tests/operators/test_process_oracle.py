@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from process_model import OPS, Everything, Model, at, epoch_time, stage
 from process_model import given as rows_given
@@ -15,12 +15,7 @@ from holdfast.state.slice import SliceState
 from holdfast.state.warm import warm
 
 TABLES = (0, 1)
-SMALL = settings(
-    max_examples=80,
-    deadline=None,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+SMALL = settings(max_examples=80, deadline=None)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -7,7 +7,7 @@ from decimal import Context, Decimal
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from join_model import batch, plain
 from top_k_model import Model, Row
@@ -18,12 +18,7 @@ from holdfast.state.rows import Rows
 from holdfast.state.slice import SliceState
 from holdfast.state.warm import warm
 
-SMALL = settings(
-    max_examples=60,
-    deadline=None,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+SMALL = settings(max_examples=60, deadline=None)
 CONTEXT = Context(prec=60)
 TYPES: dict[str, st.SearchStrategy[Any]] = {
     "int": st.integers(-1, 1),

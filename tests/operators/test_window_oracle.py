@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from aggregate_model import crc, one_hash
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from window_model import TYPES, Epoch, Event, WindowModel, aggregates, check, columns
 
@@ -14,12 +14,7 @@ from holdfast.operators.window import WindowOperator, WindowSpec
 from holdfast.state.slice import NEVER, EpochTime
 from holdfast.state.warm import warm
 
-SMALL = settings(
-    max_examples=80,
-    deadline=None,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+SMALL = settings(max_examples=80, deadline=None)
 
 
 @pytest.fixture(scope="module", autouse=True)

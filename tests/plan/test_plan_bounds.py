@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast as hf
@@ -57,7 +57,7 @@ def epochs(draw: st.DrawFn) -> list[list[tuple[int, int]]]:
     return found
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None)
 @given(given=epochs(), data=st.data())
 def test_no_reader_of_sessions_ever_has_a_late_row(given: list[list[tuple[int, int]]], data: st.DataObject) -> None:
     """By start and by end, also through a distinct between them, and whatever is lost on the way."""

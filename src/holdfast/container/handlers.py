@@ -38,6 +38,7 @@ from holdfast.wire.messages import (
     CopiesSent,
     Demote,
     Demoted,
+    DigestsTaken,
     Done,
     DropCopies,
     Dropped,
@@ -46,6 +47,7 @@ from holdfast.wire.messages import (
     Restore,
     Restored,
     SendCopies,
+    TakeDigests,
     Undo,
     Undone,
     VerifyPacks,
@@ -200,6 +202,11 @@ class Handlers:
     def demote(self, job: HostedJob, call: Demote) -> Demoted:
         job.demote(sorted(call.slices), call.epoch)
         return Demoted(call.id)
+
+    @handler
+    def take_digests(self, job: HostedJob, call: TakeDigests) -> DigestsTaken:
+        graph, found = gently(lambda: job.state_digests(call.epoch, sorted(call.slices)))
+        return DigestsTaken(call.id, found, graph)
 
     @handler
     def forget(self, job: HostedJob, call: Forget) -> Dropped:

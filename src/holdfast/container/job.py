@@ -13,10 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from zlib import crc32
 
 from holdfast import faults
-from holdfast.container import footprints, splits
+from holdfast.container import digests, footprints, splits
 from holdfast.container.backups import Backups, Loaders
 from holdfast.container.checkpoints import Checkpoints
 from holdfast.container.former_graphs import FormerGraphs, Then
@@ -294,17 +293,19 @@ class HostedJob:
         found: dict[int, int] = {}
 
         def digest(number: int) -> None:
-            total = 0
-            for stage in sorted(self.at_level(level), key=lambda one: one.plan.name):
-                held = stage.held(number)
-                with held.lock:
-                    batch = held.state.outputs(epoch, "changed")
-                for buffer in (buffer for column in batch.columns for buffer in column.buffers()):
-                    total = crc32(b"" if buffer is None else buffer, total)
-            found[number] = total
+            found[number] = digests.put_out(self.at_level(level), number, epoch)
 
         self.each(slices, digest)
         return tuple(sorted(found.items()))
+
+    def state_digests(self, epoch: int, slices: Sequence[int]) -> tuple[int, tuple[tuple[int, int], ...]]:
+        """What these slices are as of a committed epoch, as a checksum each, of those that can still say so; and the
+        version of the graph in whose terms that is."""
+        graph, stages = self.graph, self._every
+        found = {number: digests.state(self.reading, stages, number, epoch) for number in slices}
+        if graph != self.graph:
+            return graph, ()
+        return graph, tuple((number, digest) for number, digest in found.items() if digest is not None)
 
     # --- come and go --------------------------------------------------------------------------------------
 

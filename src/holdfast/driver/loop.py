@@ -71,6 +71,7 @@ BEHIND = (
     do.EndContainer,
     do.SendCopies,
     do.SaveShards,
+    do.TakeDigests,
     do.DropCopies,
     do.WriteCheckpoint,
     do.VerifyPacks,

@@ -19,6 +19,7 @@ from holdfast.master.events import (
     ContainerJoined,
     ContainerLost,
     CopiesSent,
+    DigestsTaken,
     LoadsSeen,
     MoveWanted,
     ReadySeen,
@@ -35,6 +36,7 @@ from holdfast.master.instructions import (
     Gather,
     SaveShards,
     SendCopies,
+    TakeDigests,
     TellPeople,
     ToContainer,
     performer,
@@ -153,6 +155,8 @@ class Elastic:
                 self._asking.ask(Forget(container, fence, slices))
             case Forget() | DropCopies():
                 self.drops.failed(instruction, self._now)
+            case TakeDigests():
+                self.migration.digested(instruction, None, self._now)
             case SaveShards():
                 self.saving.failed(instruction)
 
@@ -180,6 +184,9 @@ class Elastic:
             self._asking.ask(DropCopies(peer, instruction.fence, frozenset(slices)))
         self.copies.refused(instruction.container, answer.failed)
         self.migration.refused(instruction.container, frozenset(answer.failed), instruction.fence, self._now)
+
+    def digested(self, instruction: TakeDigests, answer: DigestsTaken) -> None:
+        self.migration.digested(instruction, answer, self._now)
 
     def demoted(self, instruction: Demote) -> None:
         if instruction.container in self.members.hosts:
@@ -220,6 +227,7 @@ class Elastic:
     def advance(self, moment: Moment) -> bool:
         """Whether owners changed."""
         self.drops.advance(moment.now)
+        self.migration.prove(moment)
         changed = self.migration.switch(moment, self.members.leaving)
         self._level(moment)
         self.migration.rebuild(moment)

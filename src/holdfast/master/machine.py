@@ -36,6 +36,7 @@ from holdfast.master.events import (
     ContainersStarted,
     CopiesSent,
     Demoted,
+    DigestsTaken,
     DoneWanted,
     Dropped,
     EpochUnwanted,
@@ -85,6 +86,7 @@ from holdfast.master.instructions import (
     StoreManifest,
     StorePrepare,
     StoreRouting,
+    TakeDigests,
     TellPeople,
     ToContainer,
     Undo,
@@ -284,6 +286,8 @@ class Master(View):
                 elastic.ready(instruction, event)
             case Demote(), Demoted():
                 elastic.demoted(instruction)
+            case TakeDigests(), DigestsTaken():
+                elastic.digested(instruction, event)
             case ((Forget() | DropCopies()), Dropped()):
                 pass
             case WriteCheckpoint(), CheckpointWritten(file=file):
@@ -327,7 +331,7 @@ class Master(View):
             case WriteCheckpoint() | VerifyPacks() | StoreManifest():
                 self._give_up_checkpoint()
                 self._checkpoints.pause(self._now)
-            case SendCopies() | SaveShards() | Gather() | Demote() | Forget() | DropCopies():
+            case SendCopies() | SaveShards() | Gather() | Demote() | Forget() | DropCopies() | TakeDigests():
                 self._elastic.failed(instruction)
             case StoreRouting():
                 pass  # the next offer tries again

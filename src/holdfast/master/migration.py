@@ -12,19 +12,20 @@ from collections.abc import Mapping
 from holdfast.log.records import Fence
 from holdfast.master.copies import Copies, Sendings
 from holdfast.master.drops import AGAIN_SECONDS, Drops
-from holdfast.master.instructions import Activate, Apply, Demote, Forget, TellPeople
+from holdfast.master.events import DigestsTaken
+from holdfast.master.instructions import Activate, Apply, Demote, Forget, TakeDigests, TellPeople
 from holdfast.master.moves import Move, Moves, Phase, grouped, slices_of
 from holdfast.master.progress import Moment, Position, Progress
 from holdfast.master.requests import Asking
 
-IDLE_SECONDS = 3.0
+PROOF_SECONDS = 0.5
 
 
 class Migration:
     at_once = 32
     """So many slices of one owner are copied for moves at a time: the first are there while the last still wait."""
-    idle_seconds = IDLE_SECONDS
-    """So long without an epoch, and a slice in dual mode changes hands without having been compared in one."""
+    proof_seconds = PROOF_SECONDS
+    """So long in dual mode without an epoch in which it put out rows, and a slice's states are compared."""
 
     def __init__(self, progress: Progress, copies: Copies, drops: Drops, asking: Asking) -> None:
         self.moves = Moves()
@@ -32,7 +33,6 @@ class Migration:
         self._copies = copies
         self._drops = drops
         self._asking = asking
-        self._quiet_since = 0.0
 
     def plan(self, wanted: Mapping[int, str]) -> frozenset[int]:
         """Set these slices on their way; those of them that are not there already, or on another way."""
@@ -52,8 +52,7 @@ class Migration:
 
     def activated(self, instruction: Activate, now: float) -> None:
         for move in self.moves.with_task(instruction.id):
-            move.task, move.phase, move.since = None, Phase.DUAL, now
-            move.position = self._progress.at(instruction.epoch)
+            move.active(self._progress.at(instruction.epoch), now)
 
     def applied(self, instruction: Apply, position: Position, digests: Mapping[int, int]) -> None:
         for move in self.moves.with_task(instruction.id):
@@ -68,6 +67,22 @@ class Migration:
                     instruction.fence,
                     f"slice {slice_} put out {unlike[0]:08x} on {move_.source} and {unlike[1]:08x} on {move_.to} in "
                     f"epoch {instruction.fence.epoch}: it stays on {move_.source}",
+                )
+
+    def digested(self, instruction: TakeDigests, answer: DigestsTaken | None, now: float) -> None:
+        """What slices were as of an epoch, on one side; None if that failed."""
+        found = dict(answer.digests) if answer else {}
+        for slice_ in sorted(instruction.slices):
+            move = self.moves.of.get(slice_)
+            if move is None:
+                continue
+            state = (answer.graph, found[slice_]) if answer and slice_ in found else None
+            if unlike := move.compare_states(instruction.id, instruction.container, state, now):
+                self._abort(
+                    move,
+                    instruction.fence,
+                    f"slice {slice_} was {unlike[0]:016x} on {move.source} and {unlike[1]:016x} on {move.to} as of "
+                    f"epoch {instruction.epoch}: it stays on {move.source}",
                 )
 
     def failed(self, instruction: Activate | Apply, now: float) -> None:
@@ -107,23 +122,7 @@ class Migration:
         """Hand over what is ready to be; whether owners changed."""
         progress = self._progress
         here = progress.at(moment.committed)
-        if moment.busy:
-            self._quiet_since = moment.now
-        if not moment.between:
-            return False
-
-        def ready(move: Move) -> bool:
-            idle = moment.now - max(self._quiet_since, move.since) >= self.idle_seconds
-            return (
-                move.phase is Phase.DUAL
-                and move.task is None
-                and move.position == here
-                and (move.proven or idle)
-                and move.slice not in moment.writing
-                and progress.rests(move.slice, here)
-            )
-
-        moves = [move for move in self.moves.of.values() if ready(move)]
+        moves = [move for move in self._at_rest(moment) if move.proven and move.slice not in moment.writing]
         for move in moves:
             progress.give(move.slice, move.to, here)
             del self.moves.of[move.slice]
@@ -134,6 +133,29 @@ class Migration:
                 else Demote(source, moment.fence, slices_of(gone), moment.committed)
             )
         return bool(moves)
+
+    def prove(self, moment: Moment) -> None:
+        """Where no rows have shown for a while that owner and destination are the same, their states are compared. A
+        slice that had nothing yet is what it is made of."""
+        unproven = [move for move in self._at_rest(moment) if not move.proven and not move.asked]
+        if not moment.committed:
+            for move in unproven:
+                move.proven = True
+            return
+        due = [move for move in unproven if moment.now - move.looked_at >= self.proof_seconds]
+        for (source, to), moves in grouped(due, lambda move: (move.source, move.to)).items():
+            slices = slices_of(moves)
+            both = [TakeDigests(side, moment.fence, slices, moment.committed) for side in (source, to)]
+            questions = [self._asking.ask(one).id for one in both]
+            for move in moves:
+                move.ask(questions)
+
+    def _at_rest(self, moment: Moment) -> list[Move]:
+        """Moves whose two sides rest at the committed epoch, between two."""
+        progress, here = self._progress, self._progress.at(moment.committed)
+        dual = [move for move in self.moves.of.values() if move.phase is Phase.DUAL] if moment.between else []
+        at_rest = [move for move in dual if move.task is None and move.position == here]
+        return [move for move in at_rest if progress.rests(move.slice, here)]
 
     def rebuild(self, moment: Moment) -> None:
         """Destinations that have a copy make it active; those that fell behind in dual mode catch up."""

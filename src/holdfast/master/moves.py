@@ -2,8 +2,9 @@
 
 A move never stops its slice. The destination gets a copy (or has one), makes it active and catches up by the log, then
 applies the same epochs as the owner: dual mode, in which both put out the same rows or the move is given up. It takes
-over between two epochs. Until then the owner is the owner; whatever happens to the destination costs nothing but the
-move, and if the owner is lost the destination is the best place to go on.
+over between two epochs, when it is proven: both have put out the same, and something, in a whole epoch, or were the
+same as of one. Until then the owner is the owner; whatever happens to the destination costs nothing but the move, and
+if the owner is lost the destination is the best place to go on.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TypeVar
 
 from holdfast.master.progress import NOWHERE, Position
+
+By = TypeVar("By", str, tuple[str, str])
 
 
 class Phase(Enum):
@@ -30,20 +34,59 @@ class Move:
     phase: Phase = Phase.COPY
     position: Position = NOWHERE
     task: str | None = None
-    since: float = 0.0
-    """When it came to dual mode."""
     proven: bool = False
-    """Owner and destination have put out the same in a whole epoch."""
     not_before: float = 0.0
     """After something failed it waits a moment before it tries again."""
-    _seen: dict[str, tuple[Position, int]] = field(default_factory=dict)
+    looked_at: float = 0.0
+    """When it came to dual mode, or its states were last compared in vain."""
+    asked: set[str] = field(default_factory=set)
+    """The questions for its states that are not answered yet."""
+    _put_out: dict[Position, dict[str, int]] = field(default_factory=dict)
+    """Level → side → checksum, of those that one side has told."""
+    _stirred: bool = False
+    """Both have put out the same rows at a level of an epoch that is not over."""
+    _states: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Side → version of the graph, checksum."""
+
+    def active(self, position: Position, now: float) -> None:
+        """The destination lives, at this position: from now on both apply the same."""
+        self.task, self.phase, self.position, self.looked_at = None, Phase.DUAL, position, now
+        self._put_out = {at: told for at, told in self._put_out.items() if at > position}
 
     def compare(self, container: str, position: Position, digest: int) -> tuple[int, int] | None:
-        """One side's checksum of a level. Both, if they are of the same level and differ."""
-        self._seen[container] = (position, digest)
-        ours, theirs = self._seen.get(self.source), self._seen.get(self.to)
-        if ours is None or theirs is None or ours[0] != theirs[0]:
+        """One side's checksum of a level, 0 if it put out nothing. Both, if they are of the same level and differ."""
+        seen = self._put_out.setdefault(position, {})
+        seen[container] = digest
+        ours, theirs = seen.get(self.source), seen.get(self.to)
+        if ours is None or theirs is None:
             return None
+        self._put_out = {at: told for at, told in self._put_out.items() if at > position}
+        if ours != theirs:
+            return ours, theirs
+        self._stirred = self._stirred or ours != 0
+        if position.level == 0:  # the epoch is whole
+            self.proven, self._stirred = self.proven or self._stirred, False
+        return None
+
+    def ask(self, questions: Iterable[str]) -> None:
+        self.asked = set(questions)
+        self._states.clear()
+
+    def compare_states(
+        self, question: str, container: str, state: tuple[int, int] | None, now: float
+    ) -> tuple[int, int] | None:
+        """What one side's slice was, if that could be told, in the terms of which graph. Both, if they differ."""
+        if question not in self.asked:
+            return None
+        self.asked.discard(question)
+        if state is not None:
+            self._states[container] = state
+        if self.asked:
+            return None
+        self.looked_at = now
+        ours, theirs = self._states.get(self.source), self._states.get(self.to)
+        if ours is None or theirs is None or ours[0] != theirs[0]:
+            return None  # the epoch was gone, or one of them knows of a change already: once more, later
         if ours != theirs:
             return ours[1], theirs[1]
         self.proven = True
@@ -52,7 +95,9 @@ class Move:
     def begin_again(self, not_before: float) -> None:
         self.not_before = not_before
         self.phase, self.position, self.task, self.proven = Phase.COPY, NOWHERE, None, False
-        self._seen.clear()
+        self._put_out.clear()
+        self._stirred = False
+        self.ask(())
 
 
 class Moves:
@@ -84,8 +129,8 @@ class Moves:
         return dict(found)
 
 
-def grouped(moves: Iterable[Move], by: Callable[[Move], str]) -> dict[str, list[Move]]:
-    found: defaultdict[str, list[Move]] = defaultdict(list)
+def grouped(moves: Iterable[Move], by: Callable[[Move], By]) -> dict[By, list[Move]]:
+    found: defaultdict[By, list[Move]] = defaultdict(list)
     for move in moves:
         found[by(move)].append(move)
     return dict(sorted(found.items()))

@@ -55,6 +55,10 @@ class KeyedOperator:
         self.payloads = [Payload([kind for _, kind in columns]) for columns in self.values]
         self._signed = signed
 
+    @property
+    def ports(self) -> tuple[str, ...]:
+        return tuple(self.outputs)
+
     @cached_property
     def output_schema(self) -> pa.Schema:
         return schema_of(self.outputs[MAIN])

@@ -277,6 +277,10 @@ class Marked:
     def row_units(self, rows: Rows, port: int, clock: int) -> Ints:
         return self.operator.row_units(rows, port, clock)
 
+    @property
+    def ports(self) -> tuple[str, ...]:
+        return self.operator.ports
+
     def output_types(self, port: str = MAIN) -> tuple[tuple[str, str], ...]:
         return self.operator.output_types(port)
 

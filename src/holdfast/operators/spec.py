@@ -59,6 +59,10 @@ class Operator(SliceOperator, Protocol):
     """What a container and the plan ask of a stage's operator."""
 
     @property
+    def ports(self) -> tuple[str, ...]:
+        """The names of its outputs."""
+
+    @property
     def state_schema(self) -> pa.Schema: ...
 
     def decode(self, batch: pa.RecordBatch, *, port: int = 0, partial: bool = False) -> Rows: ...

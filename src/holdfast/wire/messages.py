@@ -173,7 +173,7 @@ class StageFigures:
 @dataclass(frozen=True)
 class Applied(Answer, Reply):
     digests: tuple[tuple[int, int], ...] = ()
-    """Of the slices that were asked for: (slice, checksum of what the level put out)."""
+    """Of the slices that were asked for: (slice, checksum of what the level put out; 0 if that is nothing)."""
     stages: Mapping[str, StageFigures] = field(default_factory=dict, compare=False)
     entries: Wrote | None = field(default=None, compare=False)
     """What the log is to say of units of the state."""
@@ -243,6 +243,21 @@ class Activate(ToContainer, Call[Activated]):
 
     What it has is a copy, or the slice itself in dual mode that fell behind. The copy is used up.
     """
+
+    epoch: int
+
+
+@dataclass(frozen=True)
+class DigestsTaken(Answer, Reply):
+    """(slice, checksum of its state) of the slices that can still say what they were then, in the terms of a graph."""
+
+    digests: tuple[tuple[int, int], ...]
+    graph: int = 0
+
+
+@dataclass(frozen=True)
+class TakeDigests(ToContainer, Call[DigestsTaken]):
+    """What the slices were after the committed ``epoch``, as a checksum each, behind the epochs that follow."""
 
     epoch: int
 
