@@ -118,7 +118,8 @@ class Job(Drawing):
         ``FromStore``). ``autoscale`` lets the job choose its number of containers (``Autoscale``, or ``PerExecutor``:
         one for each executor). Containers run ``where`` Spark's executors are ("executors"), or beside the driver
         ("driver"); "auto" is the driver for a local master.
-        ``listen`` is the driver's address for them ("auto": loopback, or with executors ``spark.driver.host``).
+        ``listen`` is the driver's address for them ("auto": none with a local master, where all of them talk over Unix
+        sockets; with executors ``spark.driver.host``).
         ``copy_bandwidth`` bounds the bytes a second that each container sends to others for backups and moves, so
         that epochs do not feel it; None: as fast as it goes. ``upload_limit`` ("100 Mbit/s", or bytes a second) is
         for everything that a container sends to others, recoveries too.

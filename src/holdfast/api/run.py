@@ -295,6 +295,7 @@ class Run:
             self._jobs.preaggregation.on,
             self._live.scaling.advice,
             safety=self._live.safety,
+            security=self._live.security,
             progress=self._told_progress(),
             stopped=self.stopped,
             jobs=self._job_statuses(answers),

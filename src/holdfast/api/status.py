@@ -182,11 +182,13 @@ class Status:
     streams: Named[StreamStatus] = field(default_factory=Named)
     snapshots: Named[SnapshotStatus] = field(default_factory=Named)
     loops: Named[LoopStatus] = field(default_factory=Named)
+    security: str = ""
+    """How driver, containers and Spark's tasks talk to each other: "Unix sockets", "plain TCP"."""
 
     def __str__(self) -> str:
         lines = [
             f"{self.job}: epoch {self.epoch}, {self.phase}, {self.rows:,} rows; the last epoch had {self.epoch_rows:,} "
-            f"in {self.epoch_seconds:.3f} s; {self.copies}"
+            f"in {self.epoch_seconds:.3f} s; {self.copies}" + (f"; over {self.security}" if self.security else "")
         ]
         lines += [f"  now   {one}" for one in self.ongoing]
         lines += [
@@ -218,6 +220,7 @@ def status_of(
     scaling: Advice | None,
     *,
     safety: str = "",
+    security: str = "",
     progress: Any = None,
     stopped: bool = False,
     jobs: Sequence[JobStatus] = (),
@@ -277,6 +280,7 @@ def status_of(
         preaggregating=preaggregating,
         scaling=scaling,
         sources=sources,
+        security=security,
         snapshots=Named(snapshots),
         jobs=Named(jobs or [JobStatus(job, shell.machine.committed, phase, shell.rows)]),
         sections=Named([SectionStatus(SECTION, shell.machine.committed, backlog)]),

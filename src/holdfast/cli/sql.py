@@ -24,7 +24,8 @@ from holdfast.log.ledger import Ledger
 from holdfast.log.records import JobFile
 from holdfast.log.store import Store
 from holdfast.wire import tokens
-from holdfast.wire.client import MASTER, Client, Unreachable
+from holdfast.wire.client import Client, Unreachable
+from holdfast.wire.locations import MASTER
 from holdfast.wire.messages import Address
 from holdfast.wire.questions import Answered, AskSql
 

@@ -13,8 +13,9 @@ from holdfast.errors import StoreError
 from holdfast.launch.fleet import Fleet
 from holdfast.log.records import JobFile
 from holdfast.spark.stream import JobPlan
-from holdfast.wire.client import MASTER
+from holdfast.wire import socket_folder
 from holdfast.wire.handlers import handler
+from holdfast.wire.locations import MASTER, is_folder
 from holdfast.wire.questions import Describe, Described, Locate, Located, Pin, Renew, Renewed
 from holdfast.wire.server import Server
 
@@ -28,9 +29,13 @@ class Desk(Server):
         # It answers from here on. ``serve`` would only wait, and take the signals from the program meanwhile: a Ctrl-C
         # would end this door, and nobody else would hear of it.
         super().__init__(MASTER, token, host, "The master")
+        self._host = host
 
     def close(self) -> None:
+        """The last door of a run, and with it the folder that all of them were in."""
         self.shutdown()
+        if is_folder(self._host):
+            socket_folder.remove(self._host)
 
 
 class Questions:

@@ -30,6 +30,7 @@ from holdfast.master.autoscale import Autoscale, PerExecutor
 from holdfast.spark.query import Waiter, interruptible, is_gone
 from holdfast.spark.words import spark_failed
 from holdfast.wire import tokens
+from holdfast.wire.locations import words
 
 if TYPE_CHECKING:
     from holdfast.driver.live_changes import LiveChanges
@@ -85,6 +86,11 @@ class LiveJob:
         self.scaling = Scaling(autoscale, self._trigger, self._recent_progress, fleet.launcher.executors, shell)
         shell.on_error = self._end_query
         shell.look = self._session_gone
+
+    @property
+    def security(self) -> str:
+        """How its processes talk to each other, in words."""
+        return words(self.desk.address.location)
 
     def start_query(self) -> None:
         checkpoint = f"{self.ledger.section.uri}/{self.ledger.spark}"

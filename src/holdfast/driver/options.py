@@ -15,6 +15,7 @@ from holdfast.plan.compile import MAX_SLICES
 from holdfast.recovery.policies import Auto, Chained, FromStore, Line, Recovery, Star, Tree
 from holdfast.ring.messages import JoinRing
 from holdfast.safety.policies import Delta, Eventual, Safety, Shards, Terms, terms_of
+from holdfast.wire.locations import is_folder
 
 Where = Literal["auto", "driver", "executors"]
 OnOverflow = Literal["fail", "null"]
@@ -53,6 +54,12 @@ class Options:
             raise PlanError("containers and threads must be at least 1.")
         if self.sinks_at_once < 1:
             raise PlanError("sinks_at_once must be at least 1: then they run one after the other.")
+        if is_folder(self.listen):
+            raise PlanError(
+                f"listen={self.listen!r} is a folder, and listen= takes the name or address of a machine.",
+                safe="Nothing was started.",
+                todo="Leave it out: with a local master driver and containers talk over Unix sockets by themselves.",
+            )
         one_of("where", self.where, "auto", "driver", "executors")
         one_of("preaggregate", self.preaggregate, True, False, "auto")
         one_of("push", self.push, True, False, "auto")

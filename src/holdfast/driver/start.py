@@ -67,7 +67,8 @@ from holdfast.spark import compat
 from holdfast.spark.checkpoint import SparkNotes
 from holdfast.spark.hadoop import hadoop_creator
 from holdfast.spark.partials import Preaggregation
-from holdfast.wire import tokens
+from holdfast.wire import socket_folder, tokens
+from holdfast.wire.locations import THIS_MACHINE, is_folder
 
 if TYPE_CHECKING:
     from holdfast.spark.stream import JobPlan
@@ -120,11 +121,13 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
     units.refuse(ledger, plan, options, changed=upgrade is not None)
     sinks = open_sinks(spark, file.job_id, plan.sinks)
     token = secrets.token_urlsafe(32)
-    listen = _address(job, options)
     history, notes = History(), SparkNotes(ledger)
     for event in told:
         history.note(event.kind, event.text)
     with contextlib.ExitStack() as opened:  # closed again, the last one first, if anything goes wrong
+        listen = _address(job, options)
+        if is_folder(listen):
+            opened.callback(socket_folder.remove, listen)
         desk = Desk(listen, token)
         opened.callback(desk.close)
         owner = ledger.take_ownership(socket.gethostname(), os.getpid(), desk.address.location)
@@ -257,8 +260,12 @@ def _job_file(job: Job, plan: JobPlan, ledger: Ledger, slices: int) -> JobFile:
     return ledger.open_or_create_job(wanted)
 
 
+def _is_local(job: Job) -> bool:
+    return str(job.spark.sparkContext.master).startswith("local")
+
+
 def _on_executors(job: Job, options: Options) -> bool:
-    local = str(job.spark.sparkContext.master).startswith("local")
+    local = _is_local(job)
     if local and options.where == "executors":
         raise PlanError(
             "where='executors' needs a cluster: with a local master the driver is all there is.",
@@ -282,11 +289,14 @@ def _refuse_unfollowable(job: Job, options: Options) -> None:
 
 
 def _address(job: Job, options: Options) -> str:
-    """Where the driver listens: never on more addresses than somebody needs to reach."""
+    """Where the driver listens: never on more addresses than somebody needs to reach, and in a folder if all who need
+    to are on this machine."""
     if options.listen != "auto":
         return options.listen
+    if _is_local(job):
+        return socket_folder.make()
     host = job.spark.conf.get("spark.driver.host", None) if _on_executors(job, options) else None
-    return host or "127.0.0.1"
+    return host or THIS_MACHINE
 
 
 def _launcher(job: Job, options: Options, settings: ContainerSettings, desk: Desk) -> Launcher:

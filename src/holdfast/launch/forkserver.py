@@ -28,16 +28,20 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Mapping
-from typing import IO
+from typing import IO, NoReturn
 
 from holdfast import faults
 from holdfast.invariants import invariant
+from holdfast.wire.locations import is_folder
+from holdfast.wire.socket_folder import clear
 
 POSSIBLE = sys.platform.startswith("linux") and hasattr(os, "pidfd_open")
 COMMAND = ("-m", "holdfast.launch.process", "nursery")
 BIRTH_SECONDS = 10.0  # one that is ready answers at once, even on a busy machine
 CODE_SECONDS = 1.0
 END_SECONDS = 5.0
+DYING_SECONDS = 10.0  # a driver that was killed, from the first of its files that the kernel closes to the last
+GOODBYE = b"goodbye"
 MOST_BYTES = 1 << 17  # of a request: names and values of what has changed in the environment
 # OpenBLAS, NumPy's, starts threads when it is loaded; so does Arrow's jemalloc, which is not even its default pool.
 QUIET = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
@@ -52,8 +56,9 @@ READ_EARLY = ("ARROW_", "GLIBC_", "JE_", "LANG", "LC_", "LD_", "MALLOC_", "MIMAL
 class Nursery:
     """The driver's hold on one."""
 
-    def __init__(self, environment: Mapping[str, str], gentle: bool = False) -> None:
-        """Returns at once; requests wait until it is ready. ``gentle``: others are at work on this machine."""
+    def __init__(self, environment: Mapping[str, str], gentle: bool = False, host: str = "") -> None:
+        """Returns at once; requests wait until it is ready. ``gentle``: others are at work on this machine. ``host`` is
+        where its containers will listen: a folder of sockets that it removes when the driver is killed."""
         self._environment = dict(environment)
         self._ready = False
         self._said = tempfile.TemporaryFile()  # noqa: SIM115 - as long as we live
@@ -61,7 +66,7 @@ class Nursery:
         self._socket.setblocking(False)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, *COMMAND, *(["gentle"] if gentle else [])],
+                [sys.executable, *COMMAND, *(["gentle"] if gentle else []), host],
                 stdin=its.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=self._said,
@@ -128,6 +133,8 @@ class Nursery:
 
     def close(self) -> str:
         """End it, and give back everything; returns what it has complained of."""
+        with contextlib.suppress(OSError):  # it is dead, or stuck
+            self._socket.send(GOODBYE)
         self._socket.close()
         try:
             self._process.wait(END_SECONDS)
@@ -248,14 +255,14 @@ def _readable(fd: int, timeout: float | None) -> bool:
 # ---------------------------------------------------------------- in the nursery
 
 
-def tend(get_ready: Callable[[], None]) -> None:
+def tend(get_ready: Callable[[], None], host: str = "") -> None:
     """The life of a nursery, its driver at the other end of standard input. Returns in each child, as that child."""
     os.close(os.pidfd_open(os.getpid()))  # where that is forbidden, better now than later
     driver = socket.socket(fileno=os.dup(0))
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     gc.disable()
-    _be_ready(get_ready, driver)
+    _be_ready(get_ready, driver, host)
     gc.freeze()  # no collection touches what is shared, so no page of it is copied for that
     driver.send(b"ready")
     wards: dict[int, tuple[int, socket.socket]] = {}  # by pidfd: the pid and the line
@@ -267,16 +274,29 @@ def tend(get_ready: Callable[[], None]) -> None:
                 waiting.unregister(fd)
                 _bury(fd, *wards.pop(fd))
             elif event & ~select.POLLIN:
-                os._exit(0)  # the driver is gone: what it has asked for before, nobody waits for
+                _end(driver, host)  # what it has asked for before, nobody waits for
             else:
-                born = _fork(driver, wards)
+                born = _fork(driver, wards, host)
                 if born == 0:
                     return
                 if born is not None:
                     waiting.register(born, select.POLLIN)
 
 
-def _be_ready(get_ready: Callable[[], None], driver: socket.socket) -> None:
+def _end(driver: socket.socket, host: str) -> NoReturn:
+    """The driver is gone. If it was killed it has left its sockets behind."""
+    driver.setblocking(False)
+    said = b""
+    for _ in range(2):  # the first may only tell that the driver ended with something unread
+        with contextlib.suppress(OSError):
+            while more := driver.recv(MOST_BYTES):
+                said = more
+    if is_folder(host) and said != GOODBYE:
+        clear(host, DYING_SECONDS)
+    os._exit(0)
+
+
+def _be_ready(get_ready: Callable[[], None], driver: socket.socket, host: str) -> None:
     """In a thread, which may be gentle for good, and which does not keep us from ending with the driver."""
     told, tell = os.pipe()
     done = threading.Event()
@@ -294,7 +314,7 @@ def _be_ready(get_ready: Callable[[], None], driver: socket.socket) -> None:
     waiting.register(told, select.POLLIN)
     waiting.register(driver, 0)  # its end only: requests can wait
     if any(fd != told for fd, _ in waiting.poll()):
-        os._exit(0)
+        _end(driver, host)
     os.close(told)
     thread.join()
     if not done.is_set():
@@ -310,11 +330,13 @@ def _threads() -> list[str]:
     return os.listdir("/proc/self/task")
 
 
-def _fork(driver: socket.socket, wards: dict[int, tuple[int, socket.socket]]) -> int | None:
+def _fork(driver: socket.socket, wards: dict[int, tuple[int, socket.socket]], host: str) -> int | None:
     """The pidfd of the newborn; 0 in the newborn; None if there is none: the driver sees that from its line."""
     request, fds = _receive(driver, MOST_BYTES, 5)
-    if not request:
+    if request == GOODBYE:
         os._exit(0)
+    if not request:
+        _end(driver, host)
     *given, line_fd = fds
     line = socket.socket(fileno=line_fd)
     invariant(len(_threads()) == 1, "the locks of another thread would stay locked in the child for ever")

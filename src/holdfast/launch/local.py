@@ -24,6 +24,7 @@ from typing import Protocol
 from holdfast.errors import ContainerError
 from holdfast.invariants import Impossible, invariant, some
 from holdfast.launch.forkserver import POSSIBLE, Child, Nursery
+from holdfast.wire.locations import THIS_MACHINE, machine
 from holdfast.wire.messages import Address
 
 LOG = logging.getLogger("holdfast")
@@ -34,7 +35,8 @@ END_SECONDS = 5.0
 @dataclass(frozen=True)
 class ContainerSettings:
     token: str
-    host: str = "127.0.0.1"
+    host: str = THIS_MACHINE
+    """Where it listens: a machine, or a folder of Unix sockets."""
     threads: int = 1
     staging_bytes: int = 256 << 20
     gentle: bool = False
@@ -133,7 +135,9 @@ class ChildLauncher:
                 self._nursery = None
             if self._nursery is None and self._may_nurse:
                 try:
-                    self._nursery = Nursery(self.settings.environment(self._environment), self.settings.gentle)
+                    self._nursery = Nursery(
+                        self.settings.environment(self._environment), self.settings.gentle, self.settings.host
+                    )
                 except OSError:
                     self._may_nurse = False  # a container will say why
             return self._nursery
@@ -177,7 +181,7 @@ class ContainerProcess:
 
     @property
     def host(self) -> str:
-        return self._settings.host
+        return machine(self._settings.host)
 
     @property
     def pid(self) -> int:
@@ -208,7 +212,7 @@ class ContainerProcess:
                 self._drain.join(2)
             self.close()
             raise self._could_not_start("its code is unknown" if code is None else f"exit code {code}")
-        self._address = Address(self.container, f"grpc://{self._settings.host}:{json.loads(line)['port']}")
+        self._address = Address(self.container, json.loads(line)["location"])
         return self._address
 
     def on_exit(self, call: Callable[[str, str], None]) -> None:

@@ -2,7 +2,7 @@
 
 The parent writes the settings, with the token, as one JSON line to standard input, and keeps that pipe open. When it
 closes, for whatever reason, also ``kill -9`` of the parent, this process ends at once: no orphan, no polling, and
-nothing secret on a command line or in a file. The port goes back as one JSON line on standard output.
+nothing secret on a command line or in a file. Where it listens goes back as one JSON line on standard output.
 
 With ``nursery`` on the command line this is a nursery first, and goes on as each of its children.
 """
@@ -19,6 +19,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from holdfast.container.priority import LOW, step_back, step_back_together
+from holdfast.wire.locations import is_folder
+from holdfast.wire.socket_folder import clear
 
 if TYPE_CHECKING:
     from holdfast.container.service import ContainerService
@@ -26,9 +28,11 @@ if TYPE_CHECKING:
 _PR_SET_PDEATHSIG = 1
 
 
-def _end_with_parent() -> NoReturn:
+def _end_with_parent(host: str) -> NoReturn:
     while os.read(0, 4096):
         pass
+    if is_folder(host):  # mostly the nursery is there to do it, and has the patience
+        clear(host, 0)
     os._exit(0)
 
 
@@ -96,12 +100,13 @@ def main() -> None:
     if forked:
         from holdfast.launch import forkserver as nursery
 
-        nursery.tend(partial(_get_ready, gentle="gentle" in sys.argv))
+        nursery.tend(partial(_get_ready, gentle="gentle" in sys.argv), sys.argv[-1])
     settings = _settings()
     parent = int(str(settings.get("parent", 0)))
     if parent:
         _end_with_thread(parent)
-    threading.Thread(target=_end_with_parent, daemon=True, name="end-with-parent").start()
+    host = str(settings["host"])
+    threading.Thread(target=_end_with_parent, args=(host,), daemon=True, name="end-with-parent").start()
 
     if not forked:
         getting_ready = threading.Thread(target=_get_ready, args=(bool(settings.get("gentle")),), name="getting-ready")
@@ -110,11 +115,11 @@ def main() -> None:
     service = assembled(
         container=str(settings["container"]),
         token=str(settings["token"]),
-        host=str(settings["host"]),
+        host=host,
         threads=int(str(settings["threads"])),
         staging_bytes=int(str(settings["staging_bytes"])),
     )
-    print(json.dumps({"port": service.port, "pid": os.getpid()}), flush=True)
+    print(json.dumps({"location": service.address.location, "pid": os.getpid()}), flush=True)
     service.serve()
     sys.stdout.close()
 

@@ -32,6 +32,7 @@ from holdfast.state.copies import encode
 from holdfast.state.merging import cut
 from holdfast.wire.client import Client, Unreachable
 from holdfast.wire.codec import pack
+from holdfast.wire.locations import host_of
 from holdfast.wire.messages import Address, SaveShards, ShardsSaved
 
 SILENCE_SECONDS = 10.0
@@ -75,7 +76,7 @@ def save(ringed: RingedJob, call: SaveShards) -> ShardsSaved:
         load = Counter({name: len(held) for name, held in inventory.items()})
         plans, done = [], {}
         for number in slices:
-            leaves = {name: _host(address) for name, address in around[number].items() if name in inventory}
+            leaves = {name: host_of(address.location) for name, address in around[number].items() if name in inventory}
             placed = _place(ringed, number, leaves, inventory, load)
             if placed.lacks(version):
                 plans.append(placed)
@@ -105,10 +106,6 @@ def ask(ringed: RingedJob, peers: Mapping[str, Address], slices: Collection[int]
         return peer.container, answer.held
 
     return {name: held for name, held in ringed.crew.map(one, list(peers.values())) if held is not None}
-
-
-def _host(address: Address) -> str:
-    return address.location.removeprefix("grpc://").rpartition(":")[0]
 
 
 def _place(

@@ -22,7 +22,8 @@ from holdfast.log.records import JobFile
 from holdfast.log.store import Store
 from holdfast.spark.scan import Scan, in_ranges
 from holdfast.wire import tokens
-from holdfast.wire.client import MASTER, Client, Unreachable
+from holdfast.wire.client import Client, Unreachable
+from holdfast.wire.locations import MASTER
 from holdfast.wire.messages import Address
 from holdfast.wire.questions import Describe, Described
 

@@ -6,7 +6,6 @@ matters: the first is about the container, the second about the request.
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from holdfast.errors import from_wire
+from holdfast.wire import locations
 from holdfast.wire.codec import NOBODY, Sender, Tagged, pack, unpack
 from holdfast.wire.messages import Address, Call, Push, Reply, Ticket
 
@@ -27,10 +27,6 @@ P = TypeVar("P", bound=Tagged)
 
 class Unreachable(Exception):
     """The container did not answer: it is gone, going, or silent."""
-
-
-MASTER = "master"
-"""Who the driver of a job is at its own door."""
 
 
 class Client:
@@ -131,12 +127,5 @@ class Client:
 
 
 def is_refused(address: Address, timeout: float) -> bool:
-    """A broken call has many causes; a refused connection has one: nobody listens there any more."""
-    host, _, port = address.location.removeprefix("grpc://").rpartition(":")
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout):
-            return False
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        return False
+    """Nobody listens there any more."""
+    return locations.refuses(address.location, timeout)

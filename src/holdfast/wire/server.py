@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from holdfast.errors import HoldfastError, TokenError
+from holdfast.wire import locations
 from holdfast.wire.causes import named
 from holdfast.wire.client import TARGET_HEADER, TOKEN_HEADER
 from holdfast.wire.codec import MessageError, Sender, Tagged, pack, unpack_from
@@ -30,11 +31,13 @@ Rows = tuple[pa.Schema, Iterator[tuple[pa.RecordBatch, Tagged]]]
 
 class Server(flight.FlightServerBase):
     """DoAction is a call, DoGet takes rows out, DoPut brings rows in: no call moves bulk data both ways, so none can
-    fill both directions and stick. ``who`` is how errors speak of it."""
+    fill both directions and stick. ``host`` is where it listens, a machine or a folder (see ``locations``); ``who`` is
+    how errors speak of it."""
 
     def __init__(self, name: str, token: str, host: str, who: str) -> None:
-        super().__init__(f"grpc://{host}:0", middleware={"door": Doorkeeper(token, name)})
-        self.address = Address(name, f"grpc://{host}:{self.port}")
+        asked = locations.opening(host, name)
+        super().__init__(asked, middleware={"door": Doorkeeper(token, name)})
+        self.address = Address(name, locations.opened(asked, self.port))
         self.table = Table()
         self._who = who
 
