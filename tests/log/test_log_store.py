@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import signal
+import stat
 import subprocess
 import sys
 import textwrap
@@ -254,7 +255,7 @@ def test_bytes_are_synced_before_they_get_their_name_and_the_name_before_we_retu
 
     monkeypatch.setattr(os, "fsync", told_fsync)
     monkeypatch.setattr(os, "link", lambda a, b: (story.append(("link", at(b))), link(a, b)))
-    monkeypatch.setattr(os, "mkdir", lambda path: (story.append(("mkdir", at(path))), mkdir(path)))
+    monkeypatch.setattr(os, "mkdir", lambda path, mode: (story.append(("mkdir", at(path))), mkdir(path, mode)))
     store = Store(str(tmp_path / "s"))
     store.put_if_absent("a/1", b"x")
     assert story[1:] == [
@@ -396,6 +397,27 @@ def test_a_folder_deleted_by_somebody_else_comes_back(tmp_path: Path) -> None:
     other.delete_folder("log")
     store.write("log/2", [b"x"])
     assert store.list("log") == ["2"]
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_a_store_is_its_users_alone_unless_its_folder_says_that_a_group_shares_it(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        (tmp_path / "given").mkdir()
+        given = stat.S_IMODE((tmp_path / "given").stat().st_mode)
+        (tmp_path / "shared").mkdir()
+        (tmp_path / "shared").chmod(0o2770)
+        for name in ("own/store", "given", "shared/store"):
+            store = Store(str(tmp_path / name))
+            store.put_if_absent("job.json", b"{}")
+            store.sub("main").write("log/segment", [b"rows"])
+    finally:
+        os.umask(before)
+    modes = {str(one.relative_to(tmp_path)): stat.S_IMODE(one.stat().st_mode) for one in tmp_path.rglob("*")}
+    private, shared = {"folder": 0o700, "file": 0o600}, {"folder": 0o2770, "file": 0o660}
+    for name, mode in modes.items():
+        kind = "folder" if (tmp_path / name).is_dir() else "file"
+        assert mode == (given if name == "given" else (shared if name.startswith("shared") else private)[kind]), name
 
 
 def test_a_file_is_no_store(tmp_path: Path) -> None:

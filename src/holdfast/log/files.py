@@ -7,6 +7,11 @@ fsync nor a create that fails when the file exists, and both are what the protoc
 Durable means, locally: the file, its entry in the folder, and the entries of all folders made for it are
 synced. Elsewhere it means what closing a file means there (S3: the object is complete; HDFS: the block is
 with its replicas).
+
+What is made locally is its user's alone (0600, 0700), whatever the umask says: state is data, and who could write a
+store could have code of his run. A folder that says otherwise says it the usual way, by its set-group-ID bit and its
+group's right to write (``chmod 2770``): then files and folders in it are its group's too. That is asked of the folder,
+and not handed around, because drivers, Spark's tasks and containers all write.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ import contextlib
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeAlias
 
@@ -40,8 +46,11 @@ class Files(Protocol):
 class LocalFiles:
     """Files of this machine (or of a network file system that it mounts)."""
 
-    def __init__(self) -> None:
-        self._folders: set[str] = set()
+    def __init__(self, private: bool = True) -> None:
+        """Not ``private``: as the umask says, for what stands among the files of others."""
+        self._private = private
+        self._folders: dict[str, int | None] = {}
+        """Those that are known to be there, and the mode of files in them; None: as the umask says."""
 
     def create(self, path: str, data: bytes) -> bool:
         """Create ``path`` with all of ``data``, or find that somebody else has: exactly one caller gets True.
@@ -130,7 +139,9 @@ class LocalFiles:
         os.unlink(path)
 
     def delete_folder(self, path: str) -> None:
-        self._folders = {known for known in self._folders if known != path and not known.startswith(path + os.sep)}
+        gone = [known for known in self._folders if f"{known}{os.sep}".startswith(path + os.sep)]
+        for known in gone:
+            del self._folders[known]
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
 
@@ -138,13 +149,20 @@ class LocalFiles:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         folder = os.path.dirname(path)
         if folder not in self._folders:
-            _make_folder(folder)
-            self._folders.add(folder)
+            self._make(folder)
         try:
-            return os.open(path, flags, 0o666)
+            descriptor = os.open(path, flags, 0o600 if self._private else 0o666)
         except FileNotFoundError:  # another process has deleted the folder since
-            _make_folder(folder)
-            return os.open(path, flags, 0o666)
+            self._make(folder)
+            descriptor = os.open(path, flags, 0o600 if self._private else 0o666)
+        mode = self._folders[folder]
+        if mode is not None and mode != 0o600:
+            os.fchmod(descriptor, mode)
+        return descriptor
+
+    def _make(self, folder: str) -> None:
+        _make_folder(folder, self._private)
+        self._folders[folder] = (0o660 if _is_shared(folder) else 0o600) if self._private else None
 
 
 class ArrowFiles:
@@ -247,7 +265,13 @@ def sync_folder(path: str) -> None:
         os.close(descriptor)
 
 
-def _make_folder(path: str) -> None:
+def _is_shared(folder: str) -> bool:
+    """What is made in it is for its group too."""
+    wanted = stat.S_ISGID | stat.S_IWGRP
+    return os.stat(folder).st_mode & wanted == wanted
+
+
+def _make_folder(path: str, private: bool = True) -> None:
     """Make a folder and those above it, from the top, each synced before the next is made.
 
     The folder that was there already may be one that another process has made a moment ago and not yet
@@ -260,9 +284,14 @@ def _make_folder(path: str) -> None:
     with contextlib.suppress(PermissionError):  # then it is not ours, and older than the store
         sync_folder(os.path.dirname(path))
     for folder in reversed(missing):
+        above = os.path.dirname(folder)
         with contextlib.suppress(FileExistsError):
-            os.mkdir(folder)
-        sync_folder(os.path.dirname(folder))
+            if private and _is_shared(above):
+                os.mkdir(folder, 0o700)
+                os.chmod(folder, 0o2770)
+            else:
+                os.mkdir(folder, 0o700 if private else 0o777)
+        sync_folder(above)
 
 
 def _read_all(file: Any, length: int) -> bytes:

@@ -72,7 +72,7 @@ def take(spark: SparkSession, path: str, ours: Claim) -> None:
     local = _local(uri)
     file = f"{uri.rstrip('/') if local is None else local}/{FILE}"
     said = json.dumps(asdict(ours), indent=2).encode() + b"\n"
-    won = LocalFiles().create(file, said) if local is not None else hadoop_creator(spark, uri)(file, said)
+    won = LocalFiles(private=False).create(file, said) if local is not None else hadoop_creator(spark, uri)(file, said)
     if not won and not look(spark, path, ours):
         raise StoreError(f"{file} was there and is gone: somebody is deleting files of {path}")
 

@@ -25,6 +25,10 @@ A = TypeVar("A", bound=Reply)
 P = TypeVar("P", bound=Tagged)
 
 
+ALONG = 64 << 10
+"""So many bytes of a call go along with its token. Those of a larger one follow when the token was let in."""
+
+
 class Unreachable(Exception):
     """The container did not answer: it is gone, going, or silent."""
 
@@ -46,13 +50,14 @@ class Client:
         self._closed = False
 
     def call(self, message: Call[A], timeout: float | None = None, sender: Sender | None = None) -> A:
-        request = flight.Action(type(message).__name__, pack(message, sender or self._sender))
+        kind, body = type(message).__name__, pack(message, sender or self._sender)
         try:
             with self._flying() as native:
-                (result,) = native.do_action(request, self._options(timeout))
+                asked = _asked if len(body) <= ALONG else _asked_at_length
+                told = asked(native, kind, body, self._options(timeout))
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             raise self._explained(error) from error
-        answer: A = unpack(result.body.to_pybytes(), message.answer)  # type: ignore[assignment]  # as the class says
+        answer: A = unpack(told, message.answer)  # type: ignore[assignment]  # as the class says
         return answer
 
     def scan(self, ticket: Ticket[P]) -> Iterator[tuple[P, pa.RecordBatch]]:
@@ -124,6 +129,20 @@ class Client:
     def _explained(self, error: Exception) -> Exception:
         """The Holdfast error inside a Flight error; or it is the connection that failed."""
         return from_wire(str(error)) or Unreachable(f"{self.address.container}: {error}")
+
+
+def _asked(native: flight.FlightClient, kind: str, body: bytes, options: flight.FlightCallOptions) -> bytes:
+    (result,) = native.do_action(flight.Action(kind, body), options)
+    return bytes(result.body.to_pybytes())
+
+
+def _asked_at_length(native: flight.FlightClient, kind: str, body: bytes, options: flight.FlightCallOptions) -> bytes:
+    """As a stream: whoever it is for decides by the headers whether to read it."""
+    writer, reader = native.do_exchange(flight.FlightDescriptor.for_command(kind.encode()), options)
+    with writer:
+        writer.write_metadata(body)
+        writer.done_writing()
+        return bytes(reader.read_chunk().app_metadata.to_pybytes())
 
 
 def is_refused(address: Address, timeout: float) -> bool:

@@ -23,6 +23,7 @@ from holdfast.wire.client import TARGET_HEADER, TOKEN_HEADER
 from holdfast.wire.codec import MessageError, Sender, Tagged, pack, unpack_from
 from holdfast.wire.handlers import Table
 from holdfast.wire.messages import Address, Call, Push, Ticket
+from holdfast.wire.threshold import Threshold
 
 T = TypeVar("T")
 Rows = tuple[pa.Schema, Iterator[tuple[pa.RecordBatch, Tagged]]]
@@ -40,18 +41,30 @@ class Server(flight.FlightServerBase):
         self.address = Address(name, locations.opened(asked, self.port))
         self.table = Table()
         self._who = who
+        self._threshold = Threshold(self.port)
 
     def about(self, sender: Sender) -> Any:
         """What handlers are given that ask for more than the call."""
         raise NotImplementedError
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
-        with self._crossing():
-            call, sender = unpack_from(action.body.to_pybytes(), Call)
-            answer = self._handle(call, sender)
-            return iter([flight.Result(pack(answer, sender))])
+        self._let_in(context)
+        return iter([flight.Result(self._answer(action.body.to_pybytes()))])
+
+    def do_exchange(
+        self,
+        context: flight.ServerCallContext,
+        descriptor: flight.FlightDescriptor,
+        reader: flight.MetadataRecordBatchReader,
+        writer: flight.MetadataRecordBatchWriter,
+    ) -> None:
+        """A call that is large: nothing of it is read before its token was found right."""
+        self._let_in(context)
+        body = reader.read_chunk().app_metadata
+        writer.write_metadata(self._answer(body.to_pybytes() if body is not None else b""))
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
+        self._let_in(context)
         with self._crossing():
             schema, rows = self._handle(*unpack_from(ticket.ticket, Ticket))
         return flight.GeneratorStream(schema, self._parts(rows))
@@ -63,8 +76,22 @@ class Server(flight.FlightServerBase):
         reader: flight.MetadataRecordBatchReader,
         writer: flight.FlightMetadataWriter,
     ) -> None:
+        self._let_in(context)
         with self._crossing():
             self._handle(*unpack_from(descriptor.command, Push), reader)
+
+    def shutdown(self) -> None:
+        self._threshold.close()
+        super().shutdown()
+
+    def _let_in(self, context: flight.ServerCallContext) -> None:
+        """The doorkeeper has, or nobody had called us."""
+        self._threshold.admit(context.peer())
+
+    def _answer(self, body: bytes) -> bytes:
+        with self._crossing():
+            call, sender = unpack_from(body, Call)
+            return pack(self._handle(call, sender), sender)
 
     def _handle(self, message: Tagged, sender: Sender, *more: Any) -> Any:
         found = self.table.find(type(message))
