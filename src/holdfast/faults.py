@@ -17,6 +17,8 @@ PLACES = (
 )
 # Where a job has sinks straight over its source.
 OVER_SOURCE = ("after-begun", "after-source-sink")
+# Where a stage's rows are a stream for other jobs.
+NAMED = ("before-stream-block", "after-stream-block")
 # Places of what runs beside the epochs: copies of state, slices that come and go.
 MOVING = ("mid-copy", "mid-activate", "mid-demote")
 RING = ("mid-save", "mid-branch")

@@ -23,7 +23,7 @@ from holdfast.plan.compile import Plan, PlannedStage, planned_stage
 from holdfast.plan.draft import Draft
 from holdfast.plan.explain import as_svg, as_text
 from holdfast.plan.frames import Frame, Given, no_epoch_here, with_sign
-from holdfast.plan.graph import Node, Output, Sink, Source, Stage, epochal, leaves, outputs
+from holdfast.plan.graph import Node, Output, Sink, Source, Stage, epochal, leaves, outputs, updating
 from holdfast.plan.stage_names import made_name, stream_name
 from holdfast.state.slice import MAIN
 
@@ -114,7 +114,15 @@ class Drawing(ABC):
     def _declared_source(self, name: str, ddl: str, format: str | None, options: Mapping[str, str]) -> Stream:
         """A source as CREATE STREAM says it."""
 
-    def _add_source(self, frame: Any, name: str | None, times: Mapping[str, str] | None = None) -> Stream:
+    def _add_source(
+        self,
+        frame: Any,
+        name: str | None,
+        times: Mapping[str, str] | None = None,
+        *,
+        updating: bool = False,
+        windowed: bool = False,
+    ) -> Stream:
         if self._sources and (name is None or any(source.name == "source" for source in self._sources)):
             raise PlanError(
                 "A job with several sources needs a name for each.",
@@ -123,9 +131,9 @@ class Drawing(ABC):
         chosen = name or "source"
         if any(source.name == chosen for source in self._sources):
             raise PlanError(f"Two sources are named '{chosen}'.", todo="Give each its own name.")
-        source = Source(chosen, frame)
+        source = Source(chosen, frame, updating)
         self._sources.append(source)
-        stream = Stream(self, source, frame)
+        stream = Stream(self, source, frame, windowed=windowed)
         self._named_streams.setdefault(chosen.lower(), (stream, times or {}))
         return stream
 
@@ -251,6 +259,13 @@ class Drawing(ABC):
         return with_sign(frame) if output.updating else frame
 
     def _add_sink(self, sink: Sink) -> None:
+        if updating(sink.node) and not outputs(sink.node):
+            raise PlanError(
+                "These rows are another job's and change: a sink straight over them cannot tell which are withdrawn.",
+                safe="Nothing was started.",
+                todo="Keep them in a stage first, key_by(…).agg(…) say, and write that; or have the other job write "
+                "this sink.",
+            )
         # A sink keeps its number of epochs by its name, so a name must not depend on what else the job writes.
         path = next((value for key, value in sink.options.items() if key.lower() == "path"), None)
         place = f"table:{sink.table}" if sink.table else f"{sink.format}:{path}" if path else ""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -73,6 +73,14 @@ class Hub(Job):
                 todo="Stop it, read the further source, start it again.",
             )
         super().read(df, name, time=time, lateness=lateness)
+
+    def stream(self, name: str, **_: Any) -> NoReturn:
+        raise PlanError(
+            f"Hub '{self.name}' cannot read stream '{name}' of another job yet: a hub reads DataFrames alone.",
+            safe="Nothing was started.",
+            todo="Read it by a job (hf.Job.stream); or, if its rows never change, by "
+            "hub.read(spark.readStream.format('holdfast').option('stream', …).option('store', …).load(), …).",
+        )
 
     def job(self, name: str, *, creator: str = "") -> HubJob:
         """A job to be drawn on this hub's sources. ``creator`` says whose it is.

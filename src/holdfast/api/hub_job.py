@@ -110,7 +110,8 @@ class HubJob(Drawing):
     def _named_sink(self, sink: Sink) -> Sink:
         after = f"{self.name}/{sink.after}" if sink.after else ""
         feeds = f"{self.name}/{sink.feeds}" if sink.feeds else ""
-        return replace(sink, name=f"{self.name}/{sink.name}", after=after, feeds=feeds)
+        named = replace(sink.named, stream=f"{self.name}/{sink.named.stream}") if sink.named is not None else None
+        return replace(sink, name=f"{self.name}/{sink.name}", after=after, feeds=feeds, named=named)
 
     def _add_sink(self, sink: Sink) -> None:
         self._verbs = self._verbs or not self._reading

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from holdfast.api.drawing import Drawing
 from holdfast.api.keyed import StageStream
+from holdfast.api.naming import read_named
 from holdfast.api.recalled import Record, Updates
 from holdfast.api.stream import Stream
 from holdfast.driver.live_job import SECTION
@@ -79,6 +80,24 @@ class Job(Drawing):
             )
         refuse_stateful(df)
         return self._add_source(df, name, declared_times(df.schema, time, lateness))
+
+    def stream(
+        self,
+        name: str,
+        *,
+        store: str | os.PathLike[str],
+        reader: str | None = None,
+        time: str | None = None,
+        lateness: str | None = None,
+        blocks: int | None = None,
+    ) -> Stream:
+        """Read what another job puts out as ``stage.named(name)``; ``store`` is that job's, which need not run.
+
+        It begins with the oldest block that is kept. Blocks that it has not read stay for it: ``reader`` is its name
+        in the other store (this job's, unless told otherwise), which no other reader there may have. ``time`` and
+        ``lateness`` are as for ``read``. ``blocks``: so many a batch takes at most (from Spark 4.2 on).
+        """
+        return read_named(self, name, os.fspath(store), reader or self.name, (time, lateness), blocks)
 
     def start(
         self,

@@ -18,11 +18,11 @@ from holdfast.api.keyed import StageStream
 from holdfast.api.rows import Rows
 from holdfast.api.state import State
 from holdfast.api.status import SECTION as SECTION  # it is asked for here
-from holdfast.api.status import JobStatus, SnapshotStatus, Status, status_of
+from holdfast.api.status import JobStatus, SnapshotStatus, Status, StreamStatus, status_of
 from holdfast.api.updating import update
 from holdfast.api.vertices import Vertices
 from holdfast.api.vertices import start as start_vertices
-from holdfast.driver import snapshots
+from holdfast.driver import named_streams, snapshots
 from holdfast.driver.live_changes import Update
 from holdfast.driver.live_job import LiveJob
 from holdfast.driver.snapshots import Snapshot
@@ -242,9 +242,16 @@ class Run:
         """Those that the store holds, the oldest first; also of earlier runs."""
         return snapshots.every(self._live)
 
-    def forget(self, snapshot: Snapshot | int) -> None:
-        """Let a snapshot go. Jobs that were forked from it have all that they need in stores of their own."""
-        snapshots.forget(self._live, snapshot)
+    def forget(self, what: Snapshot | int | str) -> None:
+        """Let a snapshot go, or (by its name) a reader of a stream that the job has named.
+
+        Jobs that were forked from the snapshot have all that they need in stores of their own. A reader that is let go
+        holds no blocks any more, and its name is free; one that is alive takes it up again with its next batch.
+        """
+        if isinstance(what, str):
+            named_streams.forget(self._live, what)
+        else:
+            snapshots.forget(self._live, what)
 
     # --- look and read ------------------------------------------------------------------------------------
 
@@ -300,6 +307,7 @@ class Run:
             stopped=self.stopped,
             jobs=self._job_statuses(answers),
             snapshots=[] if self.stopped else self._snapshot_statuses(),
+            streams=[] if self.stopped else self._stream_statuses(),
         )
 
     # --- within -------------------------------------------------------------------------------------------
@@ -332,6 +340,9 @@ class Run:
 
     def _snapshot_statuses(self) -> list[SnapshotStatus]:
         return [SnapshotStatus(str(one.number), sum(one.epochs.values())) for one in snapshots.every(self._live)]
+
+    def _stream_statuses(self) -> list[StreamStatus]:
+        return [StreamStatus(one.name, one.blocks, one.backlog, one.held_by) for one in named_streams.every(self._live)]
 
     def _scale_threads(self, threads: int, container: str | None) -> None:
         if container is not None and container not in self._fleet.alive():

@@ -124,15 +124,20 @@ class SectionStatus:
 
 @dataclass(frozen=True)
 class StreamStatus:
-    """The source, as blocks: one of Spark's batches each. There are no other streams yet."""
+    """The source, as blocks: one of Spark's batches each; or a stream that the job has named, a block of it for each
+    epoch that has put something out."""
 
     name: str
     blocks: int
     """So many, since the store was made; of a store from before there were blocks, its epochs count too."""
     backlog: int
-    """Those that no epoch has read."""
+    """Those that no epoch has read; of a named stream, those that the reader that is furthest behind has not."""
     held_by: tuple[str, ...] = ()
     """Who keeps its oldest block from going."""
+
+    def __str__(self) -> str:
+        held = f", held by {', '.join(self.held_by)}" if self.held_by else ""
+        return f"{self.name}: {self.blocks:,} blocks, {self.backlog:,} unread{held}"
 
 
 @dataclass(frozen=True)
@@ -199,6 +204,7 @@ class Status:
         ]
         lines += [f"  source {source}" for source in self.sources]
         lines += [f"  {stage}" for stage in self.stages]
+        lines += [f"  stream {stream}" for stream in self.streams if stream.name != FEED]
         if self.scaling is not None:
             lines.append(f"  scaling: {self.scaling.reason}")
         news = [event for event in self.events if event.kind not in ROUTINE]
@@ -225,6 +231,7 @@ def status_of(
     stopped: bool = False,
     jobs: Sequence[JobStatus] = (),
     snapshots: Sequence[SnapshotStatus] = (),
+    streams: Sequence[StreamStatus] = (),
 ) -> Status:
     table = shell.machine.routing.table
     suspects = shell.suspects()
@@ -284,7 +291,7 @@ def status_of(
         snapshots=Named(snapshots),
         jobs=Named(jobs or [JobStatus(job, shell.machine.committed, phase, shell.rows)]),
         sections=Named([SectionStatus(SECTION, shell.machine.committed, backlog)]),
-        streams=Named([StreamStatus(FEED, shell.taken_in, shell.unread)]),
+        streams=Named([StreamStatus(FEED, shell.taken_in, shell.unread), *streams]),
     )
 
 

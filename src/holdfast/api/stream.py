@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from holdfast.api.columns import ColumnOrName
 from holdfast.api.columns import columns as columns_of
+from holdfast.api.naming import named_sink
 from holdfast.errors import PlanError
 from holdfast.plan import epochs
 from holdfast.plan.epochs import Epoch
@@ -249,6 +250,16 @@ class Stream:
             )
         self._refuse_incomplete(mode)
         self._job._add_sink(Sink(f"feedback:{name}", self._node, "feedback", mode, self.schema, feeds=name))
+        return self
+
+    def named(self, name: str, *, keep: str | None = None) -> Stream:
+        """Make what this stream has in each epoch a block of the stream ``name``, for other jobs to read:
+        ``job.stream(name, store=…)`` there, or ``spark.readStream.format("holdfast")``.
+
+        ``keep`` says for how long blocks are there though all readers have read them, and how long a reader may be away
+        without losing any: "1 day", or "all" for ever. None: until every reader that there is has read them.
+        """
+        self._job._add_sink(named_sink(self, name, keep))
         return self
 
     def _refuse_incomplete(self, mode: str) -> None:

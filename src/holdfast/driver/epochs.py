@@ -44,6 +44,7 @@ from holdfast.plan.passes import Crossing
 from holdfast.spark.feedback import FeedbackSink
 from holdfast.spark.frames import LOCAL_BYTES, frame_of
 from holdfast.spark.intake import TAG_SCHEMA, EventTime, Intake, Push
+from holdfast.spark.named_sink import NamedSink
 from holdfast.spark.observing import observed, seen_by
 from holdfast.spark.partials import Preaggregation, aggregable, aggregated
 from holdfast.spark.scan import Scan, in_ranges
@@ -232,7 +233,10 @@ class EpochJobs:
         )
 
     def sink(self, epoch: int, sink: Sink, counter: int) -> None:
-        mode: Mode = "all" if sink.mode == "complete" else "changed"
+        mode: Mode = "all" if sink.mode == "complete" else "changelog" if sink.signed else "changed"
+        opened = self.sinks[sink.name]
+        if isinstance(opened, NamedSink) and opened.from_all:
+            mode = "all"
         read = self._reading([(leaf, mode) for leaf in outputs(sink.node)], epoch)
         self._write(self.plan.sink_rows(sink, epoch, lambda outputs: read(outputs, mode)), sink, epoch, counter)
 

@@ -83,7 +83,7 @@ class LiveChanges:
             cut = [stage.name for stage in plan.stages if _limit(stage) < limits.get(stage.name, 0)]
             plan.draw()
             come = [sink for sink in plan.sinks if sink.name not in run.jobs.sinks]
-            opened = open_sinks(run.spark, run.file.job_id, come)
+            opened = open_sinks(run.spark, run.ledger.store, run.file, come)
             folders = Folders(run.spark, run.file, run.ledger.store.uri, run.shell.history)
             self._await_rest(between)
             with between:

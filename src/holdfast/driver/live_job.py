@@ -19,7 +19,7 @@ from holdfast.driver.autoscaler import Scaling
 from holdfast.driver.endpoint import Desk
 from holdfast.driver.epochs import EpochJobs
 from holdfast.driver.loop import Shell, Stopping
-from holdfast.errors import ContainerError, FencedError, HoldfastError, SparkError
+from holdfast.errors import ContainerError, FencedError, HoldfastError, SparkError, from_wire
 from holdfast.interpreter import until_exit
 from holdfast.invariants import some
 from holdfast.launch.fleet import Fleet
@@ -248,7 +248,8 @@ class LiveJob:
                 return
             raise self._stopped_early() from None
         failed = self.shell.failure or waiter.error
-        raise self._session_gone() or spark_failed(failed, f"job '{self.name}' ran") from None
+        known = from_wire(str(failed))  # a source of ours raised it, in a process of Spark's
+        raise self._session_gone() or known or spark_failed(failed, f"job '{self.name}' ran") from None
 
     def _stopped_early(self) -> HoldfastError:
         return HoldfastError(

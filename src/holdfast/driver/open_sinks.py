@@ -12,20 +12,25 @@ from holdfast.driver.live_job import SECTION
 from holdfast.driver.sink_counters import SinkCounters
 from holdfast.errors import PlanError, StoreError
 from holdfast.log.records import JobFile
+from holdfast.log.store import Store
 from holdfast.plan.compile import Plan
 from holdfast.plan.graph import Sink as SinkPlan
 from holdfast.plan.graph import opaque, outputs
 from holdfast.spark import claims
 from holdfast.spark.claims import Claim
 from holdfast.spark.feedback import FeedbackSink
+from holdfast.spark.named_sink import NamedSink
 from holdfast.spark.sinks import FileSink, Sink, for_each_batch, open_sink
 
 
-def open_sinks(spark: SparkSession, job: str, sinks: Iterable[SinkPlan]) -> dict[str, Sink]:
-    return {sink.name: _open(spark, job, sink) for sink in sinks}
+def open_sinks(spark: SparkSession, store: Store, file: JobFile, sinks: Iterable[SinkPlan]) -> dict[str, Sink]:
+    return {sink.name: _open(spark, store, file, sink) for sink in sinks}
 
 
-def _open(spark: SparkSession, job: str, sink: SinkPlan) -> Sink:
+def _open(spark: SparkSession, store: Store, file: JobFile, sink: SinkPlan) -> Sink:
+    job = file.job_id
+    if sink.named is not None:
+        return NamedSink(store, sink, job, file.name)
     mode = "update" if sink.mode == "append" else sink.mode
     if sink.feeds:
         return FeedbackSink(sink.name, sink.feeds, "all" if mode == "complete" else "changed")
@@ -125,6 +130,8 @@ class Folders:
         """``given`` are those that ``epoch``, which is prepared, goes to."""
         for sink in sinks:
             *_, expected = may_be = counters.may_be_at(sink.name)
+            if isinstance(sink, NamedSink):
+                sink.declare(first=epoch == 1)
             if not isinstance(sink, FileSink):
                 counters.is_at(sink.name, expected)  # any other may leave a number out
                 continue

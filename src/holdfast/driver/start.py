@@ -66,6 +66,7 @@ from holdfast.recovery.policies import Auto, FromStore, Line, Star, Tree
 from holdfast.spark import compat
 from holdfast.spark.checkpoint import SparkNotes
 from holdfast.spark.hadoop import hadoop_creator
+from holdfast.spark.named_sink import leave_others
 from holdfast.spark.partials import Preaggregation
 from holdfast.wire import socket_folder, tokens
 from holdfast.wire.locations import THIS_MACHINE, is_folder
@@ -119,7 +120,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
     refuse_unreadable(standing(ledger), layout_of(plan.stages, slices), job.name)
     upgrade = upgrading.look(ledger, file, plan, options.drop)
     units.refuse(ledger, plan, options, changed=upgrade is not None)
-    sinks = open_sinks(spark, file.job_id, plan.sinks)
+    sinks = open_sinks(spark, store, file, plan.sinks)
     token = secrets.token_urlsafe(32)
     history, notes = History(), SparkNotes(ledger)
     for event in told:
@@ -222,6 +223,8 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
         folders.take(above, log.sinks, found.given, found.committed + 1)
         below = [sink for name, sink in sinks.items() if name in log.over_source]
         folders.take(below, intake.sinks, found.source_given, blocks.last + 1)
+        for name in leave_others(store, [sink.named.stream for sink in plan.sinks if sink.named is not None]):
+            history.note("changed", f"stream '{name}' is written no more")
         _begin(run, found, blocks, options)
         opened.pop_all()
     return run

@@ -53,6 +53,9 @@ _NOUNS = {
     b"rout": "a routing table",
     b"mani": "a checkpoint manifest",
     b"snap": "a snapshot",
+    b"strm": "a block of a named stream",
+    b"layt": "a layout of a named stream",
+    b"clam": "a reader's claim",
 }
 
 ReadRange = Callable[[int, int], pa.Buffer]

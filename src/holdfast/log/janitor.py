@@ -16,6 +16,8 @@ Nothing goes that somebody may still need, who may be an older driver that has l
 - marks go with their epoch's commit, which says more; files in the making after ten minutes, routing tables but for
   the last ones;
 - another folder of Spark's checkpoint goes when epochs of the new graph are committed: nobody goes back behind those;
+- blocks of a named stream go when every reader that holds something has read them, and the stream is to keep them no
+  longer (``holds``);
 - packs that a snapshot names stay for as long as that does, and nothing else is kept for it;
 - a graph goes when nothing that can still be replayed or loaded is in its terms, and the one that the job has says what
   must be known of it (``log.past``).
@@ -42,6 +44,7 @@ from holdfast.log.records import FEED, SPARK, Commit, GraphFile, Manifest, Prepa
 from holdfast.log.segment import parse_segment_name
 from holdfast.log.snapshots import Snapshots
 from holdfast.log.store import Store
+from holdfast.log.stream_tidying import StreamTidying
 
 KEPT = 100
 """How many epochs' prepares and commits outlive the log's cut."""
@@ -245,6 +248,7 @@ class Janitor:
         self._store, self._name, self._incarnation = store, section, incarnation
         self._settle = settle  # before blocks go: what they carry must be safe without them
         self._snapshots = Snapshots(store)
+        self._streams = StreamTidying(store)
         self._clean: dict[Level, int] = {}  # how many segments there were when all of them were named
         self._clean_blocks: dict[int, int] = {}
         self._entries = Entries()
@@ -259,7 +263,7 @@ class Janitor:
             self._settle()
         done = self._delete(ledger.section, going)
         self._delete(self._store, [*graphs_may_go(held, up_to), *self._job_wide()])
-        return done
+        return done + self._streams.round(time.monotonic() + ROUND_SECONDS)
 
     def _delete(self, store: Store, names: Iterable[str]) -> list[str]:
         deadline, done = time.monotonic() + ROUND_SECONDS, list[str]()

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 class Source:
     name: str
     frame: Any  # a DataFrame, or whatever else has ``Steps``
+    updating: bool = False
+    """Its rows can be taken back, as those of an output: it is what a stage of another job puts out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +86,19 @@ class Output:
 Node = Source | Step | Union | Output
 
 
+@dataclass(frozen=True)
+class Named:
+    """A stream that other jobs read."""
+
+    stream: str
+    keep: float | None
+    """Seconds; infinite: all of it; None: until its readers have read it."""
+    windowed: bool
+    """All rows of a window come in one epoch."""
+    whole: bool
+    """The stage can give all rows that there are, for a stream that begins later than the stage."""
+
+
 @dataclass(frozen=True, eq=False)
 class Sink:
     name: str
@@ -101,6 +116,13 @@ class Sink:
     """The sink that has each epoch before this one."""
     feeds: str = ""
     """What functions call its rows in the next epoch: they go into the commit, and nowhere else."""
+    named: Named | None = None
+    """The stream that its rows become, for other jobs."""
+
+    @property
+    def signed(self) -> bool:
+        """Whether it has the rows that are withdrawn, too."""
+        return self.named is not None and updating(self.node)
 
 
 def leaves(node: Node) -> Iterator[Source | Output]:
@@ -133,7 +155,7 @@ def outputs(node: Node) -> list[Output]:
 
 def updating(node: Node) -> bool:
     """Whether rows of this stream can be taken back."""
-    return any(leaf.updating for leaf in outputs(node))
+    return any(leaf.updating for leaf in leaves(node))
 
 
 def epochal(node: Node) -> bool:

@@ -1,4 +1,5 @@
-"""``spark.read.format("holdfast")``: the live state of a running job as a DataFrame.
+"""``spark.read.format("holdfast")``: the live state of a running job as a DataFrame; with the option ``stream``, and
+with ``spark.readStream``, the blocks of a named stream (``named_source``), whether the job that writes it runs or not.
 
 The job is found by its store: the newest ``owner`` file has the master's address, the token comes with the options
 (from ``to_df``) or from the user's own token file. All partitions read the epoch that was committed when the query was
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import LongType, StructType
 
 from holdfast.errors import PlanError, StoreError
@@ -20,6 +21,7 @@ from holdfast.invariants import Impossible
 from holdfast.log.ledger import Ledger
 from holdfast.log.records import JobFile
 from holdfast.log.store import Store
+from holdfast.spark.named_source import BlockStream, KeptBlocks, Wanted, layout_of, schema_of
 from holdfast.spark.scan import Scan, in_ranges
 from holdfast.wire import tokens
 from holdfast.wire.client import Client, Unreachable
@@ -36,12 +38,30 @@ class HoldfastDataSource(DataSource):
         return "holdfast"
 
     def schema(self) -> StructType:
+        if (wanted := self._stream()) is not None:
+            return schema_of(layout_of(wanted))
         _, _, found = self._describe()
         return StructType.fromJson(json.loads(found.schema)).add(EPOCH_COLUMN, LongType())
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if (wanted := self._stream()) is not None:
+            return KeptBlocks(wanted, schema)
         master, token, found = self._describe(lease=True)
         return _Reader(master, token, found, self._option("stage"))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        wanted = self._stream()
+        if wanted is None:
+            raise PlanError(
+                "A streaming query reads a named stream of a job, and the option 'stream' does not say which.",
+                safe="Nothing was started.",
+                todo="Name it: .option('stream', …). The state of a stage is read by spark.read, .option('stage', …).",
+            )
+        return BlockStream(wanted, schema)
+
+    def _stream(self) -> Wanted | None:
+        name = self.options.get("stream")
+        return Wanted.of(self.options, self._option("store"), str(name)) if name else None
 
     def _option(self, name: str) -> str:
         value = self.options.get(name)

@@ -21,6 +21,7 @@ from holdfast.plan import epochs
 from holdfast.plan.compile import LEAF, Notes, Plan, StageInput
 from holdfast.plan.compile import Look as LookAt
 from holdfast.plan.fingerprint import Fingerprint
+from holdfast.plan.frames import DIFF, with_sign
 from holdfast.plan.graph import Node, Output, Sink, Source, evaluate, leaves, outputs, united
 from holdfast.plan.passes import Crossing, Share
 from holdfast.plan.tagging import INPUT, Tagging, tagging
@@ -188,10 +189,14 @@ class JobPlan(Plan):
 
     def sink_rows(self, sink: Sink, epoch: int, rows: Callable[[Sequence[Output]], DataFrame]) -> DataFrame:
         """The rows of a sink over stages; ``rows`` has those of several outputs of the same columns together."""
-        if (found := self._bundles_of(sink)) is not None:
+        if not sink.signed and (found := self._bundles_of(sink)) is not None:
             return united([evaluate(one.branch, {one.outputs[0]: rows(one.outputs)}) for one in found])
+        hidden = (DIFF,) if sink.signed else ()
+        frames: dict[Node, DataFrame] = {leaf: rows([leaf]) for leaf in outputs(sink.node)}
+        if hidden:  # all rows that there are come without a sign
+            frames = {leaf: one if DIFF in one.columns else with_sign(one) for leaf, one in frames.items()}
         with epochs.at(epoch):
-            return evaluate(sink.node, {leaf: rows([leaf]) for leaf in outputs(sink.node)})
+            return evaluate(sink.node, frames, hidden)
 
     def _bundles_of(self, sink: Sink) -> list[Bundle] | None:
         if sink not in self._bundles:
