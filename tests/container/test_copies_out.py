@@ -8,15 +8,18 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from container_kit import ALL, World, hashes, held, inputs, job_at, until
+from container_kit import ALL, COUNTS, World, hashes, held, inputs, job_at, until
 
 from holdfast.container.messages import CopiesPush
 from holdfast.errors import EpochGone, FencedError, from_wire
 from holdfast.log.records import Fence
+from holdfast.operators.aggregate import StageSpec
+from holdfast.operators.spec import AggregateSpec, Column
 from holdfast.wire.client import Unreachable
 from holdfast.wire.messages import Activate, Call, Demote, DropCopies, Forget, Reply, Undo
 from holdfast.wire.questions import AskLoads, AskStatus, Get, Pin, SetThreads, Unpin
@@ -284,3 +287,34 @@ def test_merging_happens_behind(world: World) -> None:
     assert world.call("c1", AskStatus()).backup_bytes == 0
     until(lambda: world.call("c1", AskStatus()).backups == 0)
     assert before < 3_000_000
+
+
+VALUES = replace(
+    COUNTS,
+    name="values",
+    operator=StageSpec((Column("k", "bigint"),), (AggregateSpec("values", "count_distinct", "v0", "bigint"),)),
+)
+"""Two tables a slice."""
+
+
+@pytest.mark.parametrize("rows", [[], [0, 4]], ids=["none", "of others"])
+def test_a_slice_that_never_had_a_row_is_taken_over_though_its_first_stage_has_two_tables(
+    tmp_path: Path, rows: list[int]
+) -> None:
+    """Found by the search: a copy of nothing is one empty table, and whoever activated it asked for the second."""
+    world = World(tmp_path, plans=(VALUES,))
+    try:
+        world.own("c0")
+        for epoch in (1, 2):
+            world.log(epoch, inputs(rows, rows) if rows else [])
+            world.apply("c0", epoch)
+            world.copy("c0", epoch, world.to("c1"))
+        world.tell("c1", Activate, 2)
+        assert world.state("c1", 2) == world.state("c0", 2)
+        world.log(3, inputs([*range(20)], [*range(20)]))
+        for name in ("c0", "c1"):
+            world.apply(name, 3)
+        assert world.state("c1", 3) == world.state("c0", 3)
+        assert len(world.state("c1", 3)) == 20
+    finally:
+        world.close()

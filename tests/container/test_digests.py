@@ -97,6 +97,16 @@ def test_rows_that_differ_are_seen_by_what_they_put_out(world: World) -> None:
     assert {number for number in ALL if ours[number] != digests.NOTHING} >= {2}
 
 
+def test_an_epoch_does_not_fail_where_what_it_put_out_cannot_be_said_any_more(world: World) -> None:
+    moved(world)
+    job = job_at(world.services[0])
+    assert [number for number, _ in job.digests(1, 4, ALL)] == ALL
+    job.commit(4)
+    assert job.digests(1, 4, ALL) == ()
+    world.log(5, [])
+    assert world.apply("c0", 5, digests=ALL).digests == tuple((number, digests.NOTHING) for number in ALL)
+
+
 def test_a_slice_that_is_not_there_says_nothing(world: World) -> None:
     world.own("c0", [0, 1])
     world.log(1, inputs([1, 2, 3], [1, 2, 3]))

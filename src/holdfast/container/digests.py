@@ -19,8 +19,16 @@ NOTHING = 0
 """No row on any port of any stage, and nothing counted."""
 
 
-def put_out(stages: Iterable[HostedStage], number: int, epoch: int) -> int:
-    """Of a slice of these stages: every port, rows that are taken back too, and what was counted (late rows, say)."""
+def put_out(stages: Iterable[HostedStage], number: int, epoch: int) -> int | None:
+    """Of a slice of these stages: every port, rows that are taken back too, and what was counted (late rows, say). None
+    if it cannot say so any more: a comparison is no reason for an epoch to fail."""
+    try:
+        return _put_out(stages, number, epoch)
+    except EpochGone:
+        return None
+
+
+def _put_out(stages: Iterable[HostedStage], number: int, epoch: int) -> int:
     total = NOTHING
     for stage in sorted(stages, key=lambda one: one.plan.name):
         held = stage.held(number)

@@ -290,13 +290,13 @@ class HostedJob:
 
     def digests(self, level: int, epoch: int, slices: Sequence[int]) -> tuple[tuple[int, int], ...]:
         """What the epoch puts out, as a checksum a slice: two owners of a slice must agree in every bit."""
-        found: dict[int, int] = {}
+        found: dict[int, int | None] = {}
 
         def digest(number: int) -> None:
             found[number] = digests.put_out(self.at_level(level), number, epoch)
 
         self.each(slices, digest)
-        return tuple(sorted(found.items()))
+        return tuple((number, one) for number, one in sorted(found.items()) if one is not None)
 
     def state_digests(self, epoch: int, slices: Sequence[int]) -> tuple[int, tuple[tuple[int, int], ...]]:
         """What these slices are as of a committed epoch, as a checksum each, of those that can still say so; and the

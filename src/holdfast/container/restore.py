@@ -162,7 +162,9 @@ class Revived:
         for name, stage in self._stages.items():
             state = stage.operator.new_slice()
             if any(table in loaders for table in stage.tables):
-                state.activate([loaders[table] for table in stage.tables])
+                tables = zip(stage.tables, stage.operator.layouts, strict=True)
+                # One that is not there is empty: a copy has what differs, and of nothing at all its first table alone.
+                state.activate([loaders.get(table) or copies.Loader(layout, epoch=version) for table, layout in tables])
             else:
                 state.load([], version)  # it came later
             self.put(name, number, state)
