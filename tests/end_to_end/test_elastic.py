@@ -7,14 +7,18 @@ import random
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import driver
 import pytest
 from kit import NEVER, Drill, EpochsGoOn, Stage
+from pyspark.sql import SparkSession
 
+import holdfast as hf
 from benchmarks.kit import baselines
 from holdfast.errors import ContainerError
+from holdfast.wire.messages import TakeDigests
 
 pytestmark = pytest.mark.spark
 
@@ -60,6 +64,35 @@ def test_scale_move_and_threads(stage: Stage) -> None:
     found = Counter(drill.kinds)
     assert (found["rescaled"], found["moved"], found["threads"], found["ended"]) == (3, 1, 4, 2), drill.report["events"]
     assert not {"lost", "failed"} & set(drill.kinds), drill.report["events"]
+
+
+def test_slices_move_in_a_stream_without_rows(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing comes by which owner and destination could be compared, so what they hold is."""
+    drill = Drill(tmp_path, files=2, rows=600, keys=300, config={"flows": True, "shape": "two"})
+
+    def during(run: hf.Run) -> None:
+        run.process_all_available()
+        going, epoch = EpochsGoOn(drill, run), run._shell.machine.committed
+        first, second = going.slices()
+        asked: list[tuple[str, int]] = []
+        call = run._fleet.call
+
+        def noting(container: str, message: Any, timeout: float | None = None) -> Any:
+            if isinstance(message, TakeDigests):
+                asked.append((container, message.epoch))
+            return call(container, message, timeout)
+
+        monkeypatch.setattr(run._fleet, "call", noting)
+        run.move(owned(going, first)[:3], to=second)
+        going.settle()
+        assert run._shell.machine.committed == epoch
+        assert sorted(asked) == [(first, epoch), (second, epoch)]
+        assert going.slices() == {first: 5, second: 11}
+
+    drill.run_here(spark, monkeypatch, during)
+    drill.check()
 
 
 def kinds(going: EpochsGoOn) -> list[str]:
