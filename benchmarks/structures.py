@@ -42,6 +42,7 @@ from holdfast.recovery.policies import Auto, Line, Star, Structure, Tree
 from holdfast.ring.messages import AskLeaves, Drill, JoinRing, RingTerms
 from holdfast.safety.shards import Cut
 from holdfast.state import copies
+from holdfast.wire import socket_folder
 from holdfast.wire.client import Client
 from holdfast.wire.codec import Sender
 from holdfast.wire.messages import (
@@ -108,7 +109,8 @@ class Fleet:
         self.shape = shape
         self.every = list(range(shape.slices))
         self.ledger = Ledger(Store(str(folder)), "main")
-        self._launcher = ChildLauncher(ContainerSettings(TOKEN))
+        self._sockets = socket_folder.make()
+        self._launcher = ChildLauncher(ContainerSettings(TOKEN, self._sockets))
         names = [f"c{number}" for number in range(shape.containers)]
         self.handles = {name: self._launcher.start(name) for name in names}
         self.clients = {
@@ -168,6 +170,7 @@ class Fleet:
         for handle in self.handles.values():
             handle.close()
         self._launcher.close()
+        socket_folder.remove(self._sockets)
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from holdfast.api.windows import Window, cumulative, session, sliding, tumbling
     from holdfast.driver.history import Ongoing, RunEvent
     from holdfast.driver.live_changes import Update
+    from holdfast.driver.security import Plain
     from holdfast.driver.snapshots import Snapshot
     from holdfast.errors import (
         BugError,
@@ -109,6 +110,7 @@ _PLACES = {
     "LoopStatus": "holdfast.api.status",
     "Ongoing": "holdfast.driver.history",
     "PerExecutor": "holdfast.master.autoscale",
+    "Plain": "holdfast.driver.security",
     "PlanError": "holdfast.errors",
     "Rows": "holdfast.api.rows",
     "Run": "holdfast.api.run",
@@ -190,6 +192,7 @@ __all__ = [
     "LoopStatus",
     "Ongoing",
     "PerExecutor",
+    "Plain",
     "PlanError",
     "Rows",
     "Run",

@@ -25,6 +25,7 @@ from holdfast.safety.shards import Cut
         ({"upload_limit": 0}, "upload_limit cannot be 0", "100 Mbit/s"),
         ({"upload_limit": "-1 MB/s"}, "upload_limit cannot be", "100 Mbit/s"),
         ({"upload_limit": True}, "upload_limit cannot be True", "100 Mbit/s"),
+        ({"security": "plain"}, "security='plain' is none", "hf.Plain"),
         ({"listen": "/run/shop"}, "listen='/run/shop' is a folder", "Leave it out"),
     ],
 )

@@ -12,6 +12,8 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 from test_reading import job_over
 
+import holdfast as hf
+
 pytestmark = pytest.mark.spark
 LISTENS = "0A"
 
@@ -72,11 +74,27 @@ def test_a_local_run_listens_on_no_port(tmp_path: Path, spark: SparkSession) -> 
     assert not folder.exists()
 
 
-def test_a_port_that_is_asked_for_is_there(tmp_path: Path, spark: SparkSession) -> None:
-    job, kept = job_over(spark, tmp_path, 1)
-    with job.start(slices=4, containers=1, listen="127.0.0.1", trigger={"availableNow": True}) as run:
+@pytest.mark.parametrize(("security", "says"), [(None, "TLS"), (hf.Plain(), "plain TCP")])
+def test_a_port_that_is_asked_for_is_there(
+    security: hf.Plain | None, says: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    """Containers, tasks that push and read, and readers by the store find each other there as well."""
+    job, kept = job_over(spark, tmp_path, 2)
+    with job.start(
+        slices=8,
+        containers=2,
+        push=True,
+        ring=True,
+        listen="127.0.0.1",
+        security=security,
+        trigger={"availableNow": True},
+    ) as run:
         run.await_termination()
         assert run.state(kept).to_arrow().num_rows == run.state(kept).to_df().count() > 0
-        assert run.status().security == "plain TCP"
-        (one,) = run.status().containers
-        assert len(listening([psutil.Process(one.pid)])) == 1
+        elsewhere = spark.read.format("holdfast").option("store", str(tmp_path / "store")).option("stage", kept.name)
+        assert elsewhere.load().count() > 0
+        status = run.status()
+        assert status.security == says
+        for one in status.containers:
+            assert len(listening([psutil.Process(one.pid)])) == 1
+        assert status.copies == "8 of 8 copies"

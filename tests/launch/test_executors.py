@@ -33,7 +33,7 @@ class Driver:
     """A driver with a fleet on executors, told what to do line by line."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
-        self.cluster = cluster
+        self.cluster, self.folder = cluster, folder
         environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(sys.path)}
         with (folder / "driver.log").open("w") as log:
             self.process = subprocess.Popen(
@@ -126,8 +126,22 @@ def test_each_lands_on_an_executor_of_its_own_beside_ordinary_tasks(driver: Driv
         assert driver("sum", 1000) == 499500  # one core for tasks, and yet there is room for one
         for one in found.values():
             command = " ".join(psutil.Process(one["pid"]).cmdline())
-            assert "secret" not in command
-            assert f"grpc://{one['host']}:" in one["location"]
+            assert driver("token") not in command
+            environment = " ".join(psutil.Process(one["pid"]).environ().values())
+            assert not any(secret in environment for secret in (driver("token"), "PRIVATE KEY"))
+            assert f"grpc+tls://{one['host']}:" in one["location"]
+    assert driver("lost") == {}
+
+
+def test_spark_writes_no_key_down(driver: Driver) -> None:
+    """Containers' keys are in tasks of Spark's: neither its event log nor what it printed has them."""
+    with driver.containers(1) as found:
+        (name,) = found
+        secrets = [driver("token").encode(), b"PRIVATE KEY"]  # a pass begins with the token
+        written = [path for path in driver.folder.rglob("*") if path.is_file()]
+        events = b"".join(path.read_bytes() for path in written)
+        assert f"holdfast container {name}".encode() in events, "its job is in the event log"
+        assert not any(secret in events for secret in secrets)
     assert driver("lost") == {}
 
 
@@ -229,14 +243,19 @@ def drive(settings: dict[str, str], folder: str) -> None:
 
     from holdfast.container.messages import Host
     from holdfast.driver.endpoint import Desk
+    from holdfast.driver.security import Passes
     from holdfast.launch.executors import ExecutorLauncher
     from holdfast.launch.fleet import Fleet, Silence
     from holdfast.launch.local import ContainerSettings
     from holdfast.spark.compat import cores_divide
+    from holdfast.wire.locations import MASTER
+    from holdfast.wire.passes import Pass
 
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever else is printed goes to the log
     builder = SparkSession.builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
+    builder = builder.config("spark.eventLog.enabled", "true").config("spark.eventLog.compress", "false")
+    builder = builder.config("spark.eventLog.dir", f"file://{folder}")
     builder = builder.config("spark.executor.extraJavaOptions", os.environ.get("SPARK_SUBMIT_OPTS", ""))
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -244,8 +263,11 @@ def drive(settings: dict[str, str], folder: str) -> None:
     spark = builder.getOrCreate()
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     lost: dict[str, str] = {}
-    desk = Desk("127.0.0.1", "secret")
-    launcher = ExecutorLauncher(spark, ContainerSettings("secret"), desk.address, divides=cores_divide(spark))
+    passes = Passes(secure=True)
+    mine = passes.of(MASTER)
+    desk = Desk("127.0.0.1", mine)
+    settings, divides = ContainerSettings(mine), cores_divide(spark)
+    launcher = ExecutorLauncher(spark, settings, desk.address, divides=divides, passes=passes.of)
     desk.table.add(launcher)
     fleet = Fleet(
         launcher, Host("j", (PLAN,), 4, f"{folder}/store", "main"), 1, lost.__setitem__, Silence(suspect=0.8, kill=2.0)
@@ -265,6 +287,7 @@ def drive(settings: dict[str, str], folder: str) -> None:
         "free": launcher.free_executors,
         "executors": lambda: len(launcher.look()),
         "jobs": lambda: len(spark.sparkContext.statusTracker().getActiveJobsIds()),
+        "token": lambda: Pass.read(mine).token,
         "sum": lambda rows: spark.sparkContext.parallelize(range(rows), 2).sum(),
     }
     for line in sys.stdin:

@@ -19,6 +19,7 @@ from holdfast.api.recalled import Record, Updates
 from holdfast.api.stream import Stream
 from holdfast.driver.live_job import SECTION
 from holdfast.driver.options import DEFAULT, OnOverflow, Options, Where
+from holdfast.driver.security import Plain
 from holdfast.errors import PlanError
 from holdfast.launch.fleet import Silence
 from holdfast.log.ledger import Ledger
@@ -116,6 +117,7 @@ class Job(Drawing):
         preaggregate: bool | Literal["auto"] = "auto",
         push: bool | Literal["auto"] = "auto",
         listen: str = "auto",
+        security: Plain | None = None,
         on_overflow: OnOverflow | None = None,
         drop: Sequence[str] = (),
         drop_sinks: Sequence[str] = (),
@@ -138,7 +140,8 @@ class Job(Drawing):
         one for each executor). Containers run ``where`` Spark's executors are ("executors"), or beside the driver
         ("driver"); "auto" is the driver for a local master.
         ``listen`` is the driver's address for them ("auto": none with a local master, where all of them talk over Unix
-        sockets; with executors ``spark.driver.host``).
+        sockets; with executors ``spark.driver.host``). On a network all of them speak TLS and show certificates of the
+        run; ``security=hf.Plain()`` does without.
         ``copy_bandwidth`` bounds the bytes a second that each container sends to others for backups and moves, so
         that epochs do not feel it; None: as fast as it goes. ``upload_limit`` ("100 Mbit/s", or bytes a second) is
         for everything that a container sends to others, recoveries too.
@@ -179,6 +182,7 @@ class Job(Drawing):
             preaggregate=preaggregate,
             push=push,
             listen=listen,
+            security=security,
             on_overflow=on_overflow,
             drop=drop,
             drop_sinks=drop_sinks,

@@ -188,7 +188,7 @@ class Status:
     snapshots: Named[SnapshotStatus] = field(default_factory=Named)
     loops: Named[LoopStatus] = field(default_factory=Named)
     security: str = ""
-    """How driver, containers and Spark's tasks talk to each other: "Unix sockets", "plain TCP"."""
+    """How driver, containers and Spark's tasks talk to each other: "Unix sockets", "TLS", "plain TCP"."""
 
     def __str__(self) -> str:
         lines = [

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from holdfast.driver.bandwidth import bytes_a_second
+from holdfast.driver.security import Plain
 from holdfast.errors import PlanError
 from holdfast.launch.fleet import Silence
 from holdfast.master.autoscale import Autoscale, PerExecutor
@@ -39,6 +40,7 @@ class Options:
     preaggregate: bool | Literal["auto"] = "auto"
     push: bool | Literal["auto"] = "auto"
     listen: str = "auto"
+    security: Plain | None = None
     on_overflow: OnOverflow | None = None
     drop: Sequence[str] = ()
     drop_sinks: Sequence[str] = ()
@@ -59,6 +61,12 @@ class Options:
                 f"listen={self.listen!r} is a folder, and listen= takes the name or address of a machine.",
                 safe="Nothing was started.",
                 todo="Leave it out: with a local master driver and containers talk over Unix sockets by themselves.",
+            )
+        if not isinstance(self.security, Plain | None):
+            raise PlanError(
+                f"security={self.security!r} is none.",
+                safe="Nothing was started.",
+                todo="Leave it out, or write security=hf.Plain() for a network that is guarded otherwise.",
             )
         one_of("where", self.where, "auto", "driver", "executors")
         one_of("preaggregate", self.preaggregate, True, False, "auto")

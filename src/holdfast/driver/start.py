@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import socket
 import time
 import uuid
@@ -46,6 +45,7 @@ from holdfast.driver.open_sinks import (
 )
 from holdfast.driver.options import Options
 from holdfast.driver.routes import Routes
+from holdfast.driver.security import READER, WORKER, Passes, Plain, open_spark
 from holdfast.driver.sizes import Sizes
 from holdfast.driver.store import Feedback, StoreHandlers
 from holdfast.errors import ContainerError, PlanError, StoreError
@@ -69,7 +69,7 @@ from holdfast.spark.hadoop import hadoop_creator
 from holdfast.spark.named_sink import leave_others
 from holdfast.spark.partials import Preaggregation
 from holdfast.wire import socket_folder, tokens
-from holdfast.wire.locations import THIS_MACHINE, is_folder
+from holdfast.wire.locations import MASTER, THIS_MACHINE, is_folder
 
 if TYPE_CHECKING:
     from holdfast.spark.stream import JobPlan
@@ -121,7 +121,6 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
     upgrade = upgrading.look(ledger, file, plan, options.drop)
     units.refuse(ledger, plan, options, changed=upgrade is not None)
     sinks = open_sinks(spark, store, file, plan.sinks)
-    token = secrets.token_urlsafe(32)
     history, notes = History(), SparkNotes(ledger)
     for event in told:
         history.note(event.kind, event.text)
@@ -129,7 +128,9 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
         listen = _address(job, options)
         if is_folder(listen):
             opened.callback(socket_folder.remove, listen)
-        desk = Desk(listen, token)
+        passes = Passes(secure=not is_folder(listen) and not isinstance(options.security, Plain))
+        mine = passes.of(MASTER)
+        desk = Desk(listen, mine)
         opened.callback(desk.close)
         owner = ledger.take_ownership(socket.gethostname(), os.getpid(), desk.address.location)
         upgrading.refuse_rival(ledger, graph, job.name)
@@ -146,7 +147,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
         found = look(ledger, plan, options, blocks)
         refuse_moved(moved_down(found.commit, plan, blocks))
         brain = Brain(history)
-        settings = ContainerSettings(token, listen, options.threads, hash_seed=file.hash_seed)
+        settings = ContainerSettings(mine, listen, options.threads, hash_seed=file.hash_seed)
         host = Host(
             file.job_id,
             tuple(plan.stages),
@@ -158,9 +159,11 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
             ledger.graphs().newest,
             options.terms().checks,
         )
-        launcher = _launcher(job, options, settings, desk)
+        launcher = _launcher(job, options, settings, desk, passes)
         if isinstance(launcher, ExecutorLauncher) and launcher.warning:
             history.note("warning", launcher.warning)
+        if not _is_local(job) and (warning := open_spark(spark.sparkContext.getConf().get)):
+            history.note("warning", warning)
         fleet = Fleet(launcher, host, owner.incarnation, brain.lost, options.silence, options.join_ring())
         opened.callback(fleet.close)
         routes = Routes(brain, fleet)
@@ -194,7 +197,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
             job=file.job_id,
             incarnation=owner.incarnation,
             slices=file.slices,
-            token=token,
+            token=passes.of(WORKER, answers=False),
             master=desk.address,
             routes=routes,
             log=log,
@@ -217,7 +220,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
         run.changes = LiveChanges(run, questions, host, options)
         opened.pop_all()
         opened.callback(run.stop)
-        tokens.keep(file.job_id, owner.incarnation, token)
+        tokens.keep(file.job_id, owner.incarnation, passes.of(READER, answers=False))
         folders = Folders(spark, file, store.uri, history)
         above = [sink for name, sink in sinks.items() if name not in log.over_source]
         folders.take(above, log.sinks, found.given, found.committed + 1)
@@ -302,11 +305,12 @@ def _address(job: Job, options: Options) -> str:
     return host or THIS_MACHINE
 
 
-def _launcher(job: Job, options: Options, settings: ContainerSettings, desk: Desk) -> Launcher:
+def _launcher(job: Job, options: Options, settings: ContainerSettings, desk: Desk, passes: Passes) -> Launcher:
     """On the executors if there are any, as children of the driver if it is all there is."""
     if not _on_executors(job, options):
-        return ChildLauncher(settings)
-    launcher = ExecutorLauncher(job.spark, settings, desk.address, divides=compat.cores_divide(job.spark))
+        return ChildLauncher(settings, passes=passes.of)
+    divides = compat.cores_divide(job.spark)
+    launcher = ExecutorLauncher(job.spark, settings, desk.address, divides=divides, passes=passes.of)
     desk.table.add(launcher)
     return launcher
 

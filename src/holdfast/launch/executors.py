@@ -184,11 +184,20 @@ class ExecutorLauncher:
     """Starts containers on the executors of a session, spread as evenly as there are executors.
 
     ``desk`` is where its tasks ask: what they do is answered here. ``divides``: this Spark lets a task ask for less
-    than a core.
+    than a core. ``passes`` gives each container, and the task that it is the child of, a pass of its own.
     """
 
-    def __init__(self, spark: SparkSession, settings: ContainerSettings, desk: Address, *, divides: bool) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: ContainerSettings,
+        desk: Address,
+        *,
+        divides: bool,
+        passes: Callable[[str], str] | None = None,
+    ) -> None:
         self.settings = settings
+        self.passes = passes
         self.spark = spark.sparkContext
         self.desk = desk
         self.changed = threading.Condition()
@@ -425,7 +434,7 @@ class ExecutorContainer:
         reason = "its Spark job ended"
         try:
             launcher.spark.setJobGroup(self._group, f"holdfast container {self.container}", interruptOnCancel=True)
-            task = Task(self.container, launcher.settings, launcher.desk)
+            task = Task(self.container, launcher.settings.of(self.container, launcher.passes), launcher.desk)
             while story.wanted:
                 launcher.look()
                 once = launcher.spark.parallelize([0], 1).mapPartitions(task).withResources(launcher.profile)

@@ -18,7 +18,7 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Protocol
 
 from holdfast.errors import ContainerError
@@ -34,7 +34,7 @@ END_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class ContainerSettings:
-    token: str
+    token: str = field(repr=False)
     host: str = THIS_MACHINE
     """Where it listens: a machine, or a folder of Unix sockets."""
     threads: int = 1
@@ -43,6 +43,10 @@ class ContainerSettings:
     """Get ready at a low priority: others are at work on this machine."""
     hash_seed: int = 0
     """One for all containers of a job: a function over a set must see the same order wherever an epoch is applied."""
+
+    def of(self, container: str, passes: Callable[[str], str] | None) -> ContainerSettings:
+        """With the pass of one container, where each has its own."""
+        return self if passes is None else replace(self, token=passes(container))
 
     def environment(self, changes: Mapping[str, str] | None = None) -> dict[str, str]:
         return {**os.environ, **(changes or {}), "PYTHONHASHSEED": str(self.hash_seed)}
@@ -100,12 +104,19 @@ class ChildLauncher:
     """Containers as children of this process (``local[*]``, and wherever executors can reach the driver's host).
 
     Or of its nursery, which is started with the first of them. One that dies is replaced when the next container is
-    wanted; after one that never got ready, containers start the long way.
+    wanted; after one that never got ready, containers start the long way. ``passes`` gives each container a pass of its
+    own; without it all have that of the settings.
     """
 
-    def __init__(self, settings: ContainerSettings, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        settings: ContainerSettings,
+        environment: Mapping[str, str] | None = None,
+        passes: Callable[[str], str] | None = None,
+    ) -> None:
         self.settings = settings
         self._environment = environment
+        self._passes = passes
         self._lock = threading.Lock()
         self._nursery: Nursery | None = None
         self._may_nurse = POSSIBLE
@@ -114,7 +125,8 @@ class ChildLauncher:
         """There is always room: the driver's host is the only one."""
 
     def start(self, name: str) -> ContainerProcess:
-        return ContainerProcess(name, self.settings, self._environment, nursery=self._living_nursery())
+        settings = self.settings.of(name, self._passes)
+        return ContainerProcess(name, settings, self._environment, nursery=self._living_nursery())
 
     def executors(self) -> int:
         return 0

@@ -6,6 +6,7 @@ matters: the first is about the container, the second about the request.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,11 +15,18 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from holdfast.errors import from_wire
+from holdfast.errors import TokenError, from_wire
 from holdfast.wire import locations
 from holdfast.wire.codec import NOBODY, Sender, Tagged, pack, unpack
 from holdfast.wire.messages import Address, Call, Push, Reply, Ticket
+from holdfast.wire.passes import Pass
 
+ANOTHER = re.compile(
+    "is not in peer certificate|wrong version number"
+    "|certificate verify failed: (?!certificate has expired|certificate is not yet valid)"
+)
+"""What gRPC says of somebody else on a port: one of the same run, one without TLS, one of another run. Without these
+words it is a connection that fails, and its owner is only silent."""
 TOKEN_HEADER = "authorization"
 TARGET_HEADER = "x-holdfast-target"
 A = TypeVar("A", bound=Reply)
@@ -42,9 +50,12 @@ class Client:
 
     def __init__(self, address: Address, token: str, sender: Sender = NOBODY) -> None:
         self.address = address
-        self._token = token
+        mine = Pass.read(token)
+        self._token = mine.token
         self._sender = sender
-        self._flight = flight.FlightClient(address.location, generic_options=[("grpc.max_reconnect_backoff_ms", 200)])
+        self._flight = flight.FlightClient(
+            address.location, generic_options=[("grpc.max_reconnect_backoff_ms", 200)], **mine.calling(address)
+        )
         self._lock = threading.Lock()
         self._under_way = 0
         self._closed = False
@@ -128,7 +139,15 @@ class Client:
 
     def _explained(self, error: Exception) -> Exception:
         """The Holdfast error inside a Flight error; or it is the connection that failed."""
-        return from_wire(str(error)) or Unreachable(f"{self.address.container}: {error}")
+        if (ours := from_wire(str(error))) is not None:
+            return ours
+        if locations.is_secure(self.address.location) and ANOTHER.search(str(error)):
+            return TokenError(
+                f"Who listens at {self.address.location} is not '{self.address.container}'.",
+                safe="Nothing was read or changed, and no token was sent.",
+                todo="Ask the master for the slice's present owner.",
+            )
+        return Unreachable(f"{self.address.container}: {error}")
 
 
 def _asked(native: flight.FlightClient, kind: str, body: bytes, options: flight.FlightCallOptions) -> bytes:

@@ -10,6 +10,7 @@ import socket
 
 UNIX = "grpc+unix://"
 PLAIN = "grpc://"
+TLS = "grpc+tls://"
 THIS_MACHINE = "127.0.0.1"
 MASTER = "master"
 """Who the driver of a job is at its own door."""
@@ -24,19 +25,29 @@ def machine(host: str) -> str:
     return THIS_MACHINE if is_folder(host) else host
 
 
-def opening(host: str, name: str) -> str:
+def is_unix(location: str) -> bool:
+    return location.startswith(UNIX)
+
+
+def is_secure(location: str) -> bool:
+    return location.startswith(TLS)
+
+
+def opening(host: str, name: str, *, secure: bool = False) -> str:
     """What Flight is told to listen at: its own socket in a folder, any free port of a machine."""
-    return f"{UNIX}{host}/{name}" if is_folder(host) else f"{PLAIN}{host}:0"
+    if is_folder(host):
+        return f"{UNIX}{host}/{name}"
+    return f"{TLS if secure else PLAIN}{host}:0"
 
 
 def opened(asked: str, port: int) -> str:
     """Where it listens then."""
-    return asked if asked.startswith(UNIX) else f"{asked.removesuffix(':0')}:{port}"
+    return asked if is_unix(asked) else f"{asked.removesuffix(':0')}:{port}"
 
 
 def host_of(location: str) -> str:
     """The machine of a location."""
-    if location.startswith(UNIX):
+    if is_unix(location):
         return THIS_MACHINE
     return location.partition("://")[2].rpartition(":")[0]
 
@@ -57,12 +68,14 @@ def refuses(location: str, timeout: float) -> bool:
 
 def words(location: str) -> str:
     """How whoever speaks to it does."""
-    return "Unix sockets" if location.startswith(UNIX) else "plain TCP"
+    if is_unix(location):
+        return "Unix sockets"
+    return "TLS" if is_secure(location) else "plain TCP"
 
 
 def _connection(location: str, timeout: float) -> socket.socket:
     """A bare one, on which nothing was said yet."""
-    if location.startswith(UNIX):
+    if is_unix(location):
         made = socket.socket(socket.AF_UNIX)
         try:
             made.settimeout(timeout)

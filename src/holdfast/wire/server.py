@@ -23,6 +23,7 @@ from holdfast.wire.client import TARGET_HEADER, TOKEN_HEADER
 from holdfast.wire.codec import MessageError, Sender, Tagged, pack, unpack_from
 from holdfast.wire.handlers import Table
 from holdfast.wire.messages import Address, Call, Push, Ticket
+from holdfast.wire.passes import Pass
 from holdfast.wire.threshold import Threshold
 
 T = TypeVar("T")
@@ -32,12 +33,13 @@ Rows = tuple[pa.Schema, Iterator[tuple[pa.RecordBatch, Tagged]]]
 
 class Server(flight.FlightServerBase):
     """DoAction is a call, DoGet takes rows out, DoPut brings rows in: no call moves bulk data both ways, so none can
-    fill both directions and stick. ``host`` is where it listens, a machine or a folder (see ``locations``); ``who`` is
-    how errors speak of it."""
+    fill both directions and stick. ``host`` is where it listens, a machine or a folder (see ``locations``), ``token``
+    what it shows there and asks for (see ``passes``); ``who`` is how errors speak of it."""
 
     def __init__(self, name: str, token: str, host: str, who: str) -> None:
-        asked = locations.opening(host, name)
-        super().__init__(asked, middleware={"door": Doorkeeper(token, name)})
+        mine = Pass.read(token)
+        asked, papers = mine.opening(host, name)
+        super().__init__(asked, middleware={"door": Doorkeeper(mine.token, name)}, **papers)
         self.address = Address(name, locations.opened(asked, self.port))
         self.table = Table()
         self._who = who
