@@ -40,6 +40,7 @@ def job_b(
     busiest = totals.where("k % 2 = 0").top_k(5, by=["n", ("k", "asc")], name="busiest")
     groups = windows.key_by("g", name="groups").agg(windows=hf.count(), rows=hf.sum("n"))
     windows.write("parquet", str(base / f"{name}-windows"), stamp=False)
+    windows.top_k(2, by=["n", ("g", "asc")], name="best").write("parquet", str(base / f"{name}-best"), stamp=False)
     groups.write("parquet", str(base / f"{name}-groups"))
     return job, {"sizes": sizes, "busiest": busiest, "groups": groups}
 

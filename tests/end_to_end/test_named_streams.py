@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from stream_driver import QUIET, job_a, job_b
 
 import holdfast as hf
+from holdfast import faults
 from holdfast.log.store import Store
 from holdfast.log.streams import NamedStream
 
@@ -66,6 +67,10 @@ class Two:
         equal(
             f"{windows} FROM read_parquet({committed_files(self.base / f'{name}-windows')})", f"{windows} FROM {closed}"
         )
+        best, ours = "SELECT window_start, rank, g, n", committed_files(self.base / f"{name}-best")
+        rank = "row_number() OVER (PARTITION BY window_start ORDER BY n DESC, g) AS rank"
+        ranked = f"SELECT window_start, {rank}, g, n FROM {closed} QUALIFY rank <= 2"
+        equal(f"{best} FROM read_parquet({ours})", ranked)
         truth = f"SELECT g, count(*) AS windows, sum(n)::BIGINT AS rows FROM {closed} GROUP BY g"
         equal("SELECT g, windows, rows FROM held", truth, held=states["groups"])
 
@@ -311,7 +316,7 @@ def test_drivers_of_both_are_killed_around_blocks(tmp_path: Path) -> None:
     two = Two(tmp_path, files=7)
     two.more(5)
     drivers = Drivers(two)
-    drivers.plant("a", "driver@before-stream-block@2", "driver@after-stream-block@3", "driver@after-commit@4")
+    drivers.plant("a", *[f"driver@{place}@{epoch}" for epoch, place in enumerate((*faults.NAMED, "after-commit"), 2)])
     drivers.plant("a", "container@mid-apply@3", "container@mid-apply@5")
     drivers.plant("b", "driver@after-segments@1", "driver@after-prepare@1", "driver@after-commit@2")
     drivers.plant("b", "container@mid-apply@2")

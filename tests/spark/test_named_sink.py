@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -87,6 +88,7 @@ def test_a_reader_takes_blocks_in_order_at_most_so_many_and_leaves_a_mark(tmp_pa
     assert reader().initialOffset() == {"block": 0}, "nothing is done yet: it may be the same one again"
     assert first.latestOffset({"block": 0}, None) == {"block": 5}
     assert first.latestOffset() == {"block": 5}, "as Spark 4.1 asks"
+    assert first.latestOffset({"block": 0}, SimpleNamespace(max_files=2)) == {"block": 2}
     (part,) = first.partitions({"block": 1}, {"block": 3})
     assert isinstance(part, BlocksPart)
     assert [one.block for one in part.rows] == [2, 3], "small ones go together"

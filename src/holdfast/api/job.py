@@ -65,6 +65,8 @@ class Job(Drawing):
         self._changed: dict[Stage, PlannedStage] = {}
         """Stages that were changed while the job ran, as they are now."""
         self._updates: Updates = Updates(self)
+        self._from_others: list[str] = []
+        """What it reads of other jobs, and from where on: for people."""
         spark.dataSource.register(HoldfastDataSource)
 
     def read(
@@ -195,6 +197,12 @@ class Job(Drawing):
             self._fork(fork)
         self._updates.recall(updates)
         plan = self.plan()
+        if live_filters and any(source.updating for source in self._sources):
+            raise PlanError(
+                "Filters over rows that another job withdraws cannot be replaced while the job runs.",
+                safe="Nothing was started.",
+                todo="Leave live_filters out; filters behind a stage can be replaced anyway.",
+            )
         if live_filters and plan.filters_in_stream:
             plan = HubPlan(plan.planned, plan.sinks, plan.spark, sources=tuple(self._sources), noted=plan.noted)
         return self._run_of(start(self, plan.overflowing(on_overflow), options))

@@ -13,7 +13,7 @@ from holdfast.log.store import Store
 from holdfast.plan.choices import span_of
 from holdfast.plan.declared import declared_times
 from holdfast.plan.graph import Named, Sink, epochal, leaves, outputs
-from holdfast.spark.named_source import Wanted, layout_of
+from holdfast.spark.named_source import Wanted, first_of, layout_of
 from holdfast.spark.source import HoldfastDataSource
 
 if TYPE_CHECKING:
@@ -66,7 +66,9 @@ def read_named(
         )
     options = {"store": theirs, "stream": name, "reader": reader, "holder": f"job '{job.name}' in {ours}"}
     options |= {} if blocks is None else {"blocks": str(blocks)}
-    layout = layout_of(Wanted.of(options, theirs, name))
+    wanted = Wanted.of(options, theirs, name)
+    layout = layout_of(wanted)
+    job._from_others.append(f"stream '{name}' of {theirs} is read from block {first_of(wanted)} on")
     frame = job.spark.readStream.format(HoldfastDataSource.name()).options(**options).load()
     times = declared_times(frame.schema, *event_time)
     return job._add_source(frame, name, times, updating=layout.updating, windowed=layout.windowed)

@@ -65,6 +65,8 @@ class Run:
         live.desk.table.add(RunQuestions(self))
         for line in job._updates.told:
             live.shell.history.note("changed", line)
+        for line in job._from_others:
+            live.shell.history.note("stream", line)
 
     @property
     def _plan(self) -> JobPlan:

@@ -131,7 +131,7 @@ class Folders:
         for sink in sinks:
             *_, expected = may_be = counters.may_be_at(sink.name)
             if isinstance(sink, NamedSink):
-                sink.declare(first=epoch == 1)
+                sink.declare(first=epoch == 1, running=epoch == 0)
             if not isinstance(sink, FileSink):
                 counters.is_at(sink.name, expected)  # any other may leave a number out
                 continue

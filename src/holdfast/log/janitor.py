@@ -45,6 +45,7 @@ from holdfast.log.segment import parse_segment_name
 from holdfast.log.snapshots import Snapshots
 from holdfast.log.store import Store
 from holdfast.log.stream_tidying import StreamTidying
+from holdfast.log.streams import streams_of
 
 KEPT = 100
 """How many epochs' prepares and commits outlive the log's cut."""
@@ -360,7 +361,8 @@ class Janitor:
 
     def _job_wide(self) -> list[str]:
         routings = self._store.list("routing")[:-ROUTINGS_KEPT]
-        making = _making(self._store, ["", "owner", "routing", "graph", "snapshot"])
+        streams = [f"{one.folder}/{of}" for one in streams_of(self._store) for of in ("block", "layout")]
+        making = _making(self._store, ["", "owner", "routing", "graph", "snapshot", *streams])
         return [f"routing/{name}" for name in routings] + [name for name, age in making.items() if age > MAKING_SECONDS]
 
 

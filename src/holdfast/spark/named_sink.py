@@ -61,9 +61,9 @@ class NamedSink:
         self._about = Layout(0, schema.json(), sink.signed, named.windowed, named.keep, job, job_name)
         self._layout = 0
 
-    def declare(self, *, first: bool) -> None:
+    def declare(self, *, first: bool, running: bool = False) -> None:
         """Say what the stream is, also before it has rows. Not before the start is certain: one that is refused changes
-        nothing. ``first``: the job has not committed anything yet."""
+        nothing. ``first``: the job has not committed anything yet; ``running``: the sink comes while it runs."""
         newest = self.stream.layouts.newest()
         if self._signed and not first and not self._whole and newest is None:
             raise PlanError(
@@ -72,7 +72,7 @@ class NamedSink:
                 safe="Nothing was written to it.",
                 todo="Name the aggregate itself, or its top_k, or closed windows; or begin with an empty store.",
             )
-        if self._signed and newest is not None and newest.left:
+        if self._signed and newest is not None and (newest.left or running):
             raise PlanError(
                 f"Stream '{self.stream.name}' was not written for a while: what changed meanwhile is not in it, so its "
                 "readers would have wrong rows.",

@@ -99,12 +99,17 @@ class Wanted:
         return lease
 
 
-def layout_of(wanted: Wanted) -> Layout:
-    """In which a query reads the stream: that of the first block that the reader has not read, else of the newest."""
+def first_of(wanted: Wanted) -> int:
+    """The first block that the reader has not read and that is there, or the first that will be."""
     stream = wanted.found
     lease, kept = wanted.lease(stream), stream.kept()
-    first = max([lease.position + 1 if lease is not None else 0, *kept[:1]])
-    block = stream.blocks.get(first) if kept else None
+    return max([lease.position + 1 if lease is not None else 1, *kept[:1]])
+
+
+def layout_of(wanted: Wanted) -> Layout:
+    """In which a query reads the stream: that of the first block that the reader has not read, else of the newest."""
+    stream, first = wanted.found, first_of(wanted)
+    block = stream.blocks.get(first)
     if block is None:
         return some(stream.layouts.newest(), "it was looked at")
     return some(stream.layouts.get(block.layout), f"the layout of block {first}")
