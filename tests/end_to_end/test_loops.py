@@ -21,7 +21,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import holdfast as hf
 from holdfast.driver import sizes
+from holdfast.log.janitor import Janitor
 from holdfast.log.ledger import Ledger
+from holdfast.log.snapshots import Snapshots
 from holdfast.log.store import Store
 
 pytestmark = pytest.mark.spark
@@ -187,10 +189,12 @@ def test_snapshots_and_forks_carry_what_goes_round_in_segments_of_tasks_too(
     with forked.start(containers=2, safety=safety, fork=snapshot) as run:
         run.process_all_available()
         shop.check(run, mine)
-    with job.start(safety=safety) as run:
-        run.forget(snapshot)
-        run._shell._upkeep.tidy()
-        assert not any(ledger.section.exists(ref.name) for ref in commit.waiting_files)
+    janitor = Janitor(ledger.store, "main", 9)
+    janitor.round(1 << 40)
+    assert all(ledger.section.exists(ref.name) for ref in commit.waiting_files)
+    Snapshots(ledger.store).forget(snapshot.number)
+    janitor.round(1 << 40)
+    assert not any(ledger.section.exists(ref.name) for ref in commit.waiting_files)
 
 
 @pytest.mark.heavy
