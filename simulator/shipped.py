@@ -248,9 +248,9 @@ class ShippedStore(DiskStore):
     def put_content(self, ours: Prepare) -> Prepare:
         return self.ledger_of(ours.fence).put_prepare(ours)
 
-    def put_commit(self, told: StoreCommit) -> CommitStored:
+    def put_commit(self, told: StoreCommit, around: tuple[Any, ...] = ()) -> CommitStored:
         stored = self.ledger().put_commit(Commit(told.fence, told.ranges))
-        answer = super().put_commit(told)
+        answer = super().put_commit(told, around)
         invariant((stored.fence, stored.ranges) == (answer.fence, answer.ranges), "two contents of a commit")
         return answer
 

@@ -397,6 +397,54 @@ def test_sale_prediction(tmp_path: Path, spark: SparkSession, seed: int) -> None
     assert counts["product-bundling/pairs"] == {"late": 2 * late}, "once on each side of the join"
 
 
+@pytest.mark.heavy
+def test_product_bundles_are_components_after_every_batch(tmp_path: Path, spark: SparkSession) -> None:
+    from epochs import stream
+    from loop_oracles import components
+
+    bundles = example("product_bundles")
+    tables = list(bundles.generate(2, epochs=3))
+    told = Sink()
+    job = hf.Job("bundles", spark, store=tmp_path / "store")
+    stage = bundles.read(job, stream(spark, tmp_path / "in", tables))
+    stage.output("bundles").for_each_batch(told)
+    with job.start(containers=2, slices=8, trigger={"availableNow": True}, settle=True) as running:
+        running.await_termination()
+        held = {row["product"]: row["bundle"] for row in running.state(stage).to_arrow().to_pylist()}
+        took = [rows_of(running, epoch) for epoch in range(1, running.status().epoch + 1)]
+    assert len(took) > len(tables), "nothing went round"
+    pairs: list[tuple[int, int]] = []
+    known: dict[int, int] = {}
+    batches = iter(tables)
+    for epoch, blocks in enumerate(took, 1):
+        if blocks:
+            assert known == components(pairs), f"before epoch {epoch}"
+            table = next(batches)
+            pairs += zip(table["product"].to_pylist(), table["other"].to_pylist(), strict=True)
+        known |= {row["product"]: row["bundle"] for row in told.of(epoch)}
+    assert held == known == components(pairs)
+
+
+@pytest.mark.heavy
+def test_page_ranks_are_those_of_power_iteration(tmp_path: Path, spark: SparkSession) -> None:
+    from epochs import stream
+    from loop_oracles import page_ranks
+
+    pages = example("page_rank")
+    tables = list(pages.generate(2, epochs=2))
+    job = hf.Job("ranks", spark, store=tmp_path / "store")
+    stage = pages.read(job, stream(spark, tmp_path / "in", tables))
+    with job.start(containers=2, slices=8, trigger={"availableNow": True}) as running:
+        running.await_termination()
+        found = {row["page"]: row["rank"] for row in running.state(stage).to_arrow().to_pylist()}
+    rows = [row for table in tables for row in table.to_pylist()]
+    truth = page_ranks([(row["page"], row["target"]) for row in rows], pages.DAMPING)
+    assert found.keys() == truth.keys()
+    off = sum(abs(found[page] - truth[page]) for page in truth)
+    assert off <= len(truth) * pages.TOLERANCE / (1 - pages.DAMPING)
+    assert max(truth.values()) > 3 * min(truth.values()), "all pages alike show nothing"
+
+
 def numbered(tables: Iterable[pa.Table]) -> pa.Table:
     """All rows with their ``epoch``."""
     return pa.concat_tables(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from holdfast.api.hub_run import HubRun
     from holdfast.api.job import Job
     from holdfast.api.keyed import KeyedStream, StageStream
+    from holdfast.api.loops import LoopStream
     from holdfast.api.marks import once
     from holdfast.api.rows import Rows
     from holdfast.api.run import Change, Run
@@ -108,6 +109,7 @@ _PLACES = {
     "KeyedStream": "holdfast.api.keyed",
     "Line": "holdfast.recovery.policies",
     "LoopStatus": "holdfast.api.status",
+    "LoopStream": "holdfast.api.loops",
     "Ongoing": "holdfast.driver.history",
     "PerExecutor": "holdfast.master.autoscale",
     "Plain": "holdfast.driver.security",
@@ -190,6 +192,7 @@ __all__ = [
     "KeyedStream",
     "Line",
     "LoopStatus",
+    "LoopStream",
     "Ongoing",
     "PerExecutor",
     "Plain",

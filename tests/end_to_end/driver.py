@@ -18,12 +18,14 @@ from typing import Any
 
 import pyarrow.parquet as pq
 from pyspark import TaskContext
+from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import LongType
 
 import holdfast as hf
 
+sys.path.append(str(Path(__file__).parents[2] / "examples"))
 QUICK_JAVA = os.environ.get("SPARK_SUBMIT_OPTS", "")
 """What drivers have, for executors: they live as shortly (``tests/jvm.py``)."""
 SCHEMA = "k bigint, g string, v bigint, x double, t timestamp"
@@ -108,6 +110,8 @@ def build(config: dict[str, Any], spark: SparkSession) -> tuple[hf.Job, dict[str
             return job, graph(rows, config["out"])
         if shape == "feedback":
             return job, fed_back(rows, config["out"], config.get("fed_where", "true"))
+        if shape == "loops":
+            return job, looped(job, rows, config)
         one = rows.key_by("k").agg(
             n=hf.count(), total=hf.sum("v"), low=hf.min("g"), high=hf.max("x"), middle=hf.mean("v")
         )
@@ -171,6 +175,36 @@ def fed_back(rows: hf.Stream, out: str, where: str) -> dict[str, hf.StageStream]
     return {"favours": favoured, "above": above, "best": best}
 
 
+class Onward:
+    """Counts the rows of a key, and passes each on to the next key as often as it says."""
+
+    seen = hf.states.value("bigint", default=0)
+
+    def rows(self, key: int, rows: list[dict[str, Any]], context: Any) -> Any:
+        context.state.seen += len(rows)
+        for row in rows:
+            if row["lives"] > 0:
+                yield {"k": key + 1, "lives": row["lives"] - 1}
+
+
+def looped(job: hf.Job, rows: hf.Stream, config: dict[str, Any]) -> dict[str, hf.StageStream]:
+    """Two loops: one that only gets anywhere, and one that tells a row that was taken twice."""
+    import product_bundles
+
+    register_pickle_by_value(product_bundles)
+    known = rows.where("v IS NOT NULL")
+    bundles = product_bundles.build(
+        job, known.select(F.col("k").alias("product"), F.expr(f"pmod(v, {config['nodes']})").alias("other"))
+    )
+    bundles.output("bundles").write("parquet", f"{config['out']}/bundles")
+    on = job.loop("k bigint, lives bigint", name="on", max_rounds=config.get("max_rounds", 1000))
+    own = known.select("k", F.expr(f"pmod(v, {config['lives']})").alias("lives"))
+    onward = own.union(on).key_by("k", name="onward").process(Onward, "k bigint, lives bigint")
+    on.close(onward)
+    onward.write("parquet", f"{config['out']}/onward")
+    return {"bundles": bundles, "onward": onward}
+
+
 def safety(config: dict[str, Any]) -> hf.Delta | hf.Shards | hf.Sync | hf.Eventual | None:
     match config.get("safety", "delta"):
         case "delta":
@@ -222,6 +256,7 @@ def drive(config: dict[str, Any], spark: SparkSession, during: Callable[[hf.Run]
         preaggregate=config.get("preaggregate", "auto"),
         push=config.get("push", "auto"),
         prefetch=config.get("prefetch", 0),
+        settle=config.get("settle", False),
     )
     try:
         if during is not None:

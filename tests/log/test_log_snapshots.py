@@ -94,7 +94,7 @@ def test_it_is_over_when_its_time_is(store: Store) -> None:
     assert snapshots.expire(49) == []
     assert snapshots.expire(59) == [2]
     assert [one.number for one in snapshots.every()] == [1, 3]
-    assert snapshots.packs() == frozenset(PACKS)
+    assert snapshots.held() == frozenset(PACKS)
 
 
 def test_packs_stay_while_a_snapshot_names_them() -> None:
@@ -117,7 +117,7 @@ def test_one_that_cannot_be_read_holds_everything_and_hinders_nothing(store: Sto
     told: list[CorruptionError] = []
     assert [one.number for one in Snapshots(store).every(told.append)] == [1]
     assert len(told) == 1
-    assert Snapshots(store).packs() is None
+    assert Snapshots(store).held() is None
     assert Snapshots(store).expire(60) == [1]
     with pytest.raises(CorruptionError):
         Snapshots(store).every()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
 from holdfast.log.records import FEED, Range, Ranges
-from holdfast.master.events import Event
+from holdfast.master.events import CommitStored, Event, Started
 from holdfast.master.feed import BlockStored, Feed, FinishBatch, Offer, StoreBlock
-from holdfast.master.instructions import Instruction
+from holdfast.master.instructions import Instruction, StoreCommit
 from holdfast.master.pump import Pump
 from simulator.job_model import Store
 
@@ -67,3 +69,23 @@ class TwoWritersOfABlock(Store):
 
 def reads_another_layout(layouts: Mapping[int, str], layout: str) -> list[int]:
     return []
+
+
+class ForgetsLoopRows(Pump):
+    """After a restart it knows of no rows that wait in a loop: they go along with a block, or never."""
+
+    def hear(self, event: Event) -> Iterator[Event | Instruction]:
+        yield from super().hear(replace(event, waiting={}) if isinstance(event, Started) else event)
+
+
+class TakesABlockBeforeItIsDry(Pump):
+    def _next(self) -> Ranges | None:
+        self._settle = False
+        return super()._next()
+
+
+class LosesLoopRows(Store):
+    """A commit without what the sink that closes the loop had before the driver died."""
+
+    def put_commit(self, told: StoreCommit, around: tuple[Any, ...] = ()) -> CommitStored:
+        return super().put_commit(told, around if told.fence.incarnation % 2 else ())

@@ -43,6 +43,7 @@ class Masters(RuleBasedStateMachine):
     master: type[Master] = Master
 
     ring = False
+    loops = False
 
     @initialize(
         levels=st.integers(1, 3),
@@ -64,6 +65,8 @@ class Masters(RuleBasedStateMachine):
             ring=self.ring,
             source_sinks=source_sinks,
             prefetch=prefetch,
+            loops=self.loops and sinks > 0,
+            settle=backups > 0,
         )
         self.world.start_driver()
 
@@ -192,6 +195,17 @@ class MastersOnTheRing(Masters):
 
 TestMastersOnTheRing = MastersOnTheRing.TestCase
 TestMastersOnTheRing.settings = QUICK
+
+
+class MastersWithLoops(Masters):
+    """What the first sink has comes round again in the next epoch, until it runs dry."""
+
+    loops = True
+
+
+TestMastersWithLoops = MastersWithLoops.TestCase
+TestMastersWithLoops.settings = QUICK
+TestMastersWithLoops.pytestmark = [pytest.mark.heavy]  # type: ignore[attr-defined]  # one a seed: ``test_loops``
 
 
 def test_of_two_jobs_of_equal_words_each_is_answered() -> None:

@@ -16,14 +16,17 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from holdfast.api.keyed import StageStream
+from holdfast.api.loops import LoopStream, checked_name
 from holdfast.api.stream import Stream
 from holdfast.errors import PlanError
 from holdfast.operators.spec import Spec
+from holdfast.plan import loops as rounds
 from holdfast.plan.compile import Plan, PlannedStage, planned_stage
+from holdfast.plan.ddl import schema_of
 from holdfast.plan.draft import Draft
 from holdfast.plan.explain import as_svg, as_text
 from holdfast.plan.frames import Frame, Given, no_epoch_here, with_sign
-from holdfast.plan.graph import Node, Output, Sink, Source, Stage, epochal, leaves, outputs, updating
+from holdfast.plan.graph import Loop, Node, Output, Sink, Source, Stage, epochal, leaves, loops, outputs, updating
 from holdfast.plan.stage_names import made_name, stream_name
 from holdfast.state.slice import MAIN
 
@@ -40,6 +43,7 @@ class Drawing(ABC):
         self._sources: list[Source] = []
         self._stages: list[PlannedStage] = []
         self._sinks: list[Sink] = []
+        self._loops: list[Loop] = []
         self._named_streams: dict[str, tuple[Stream, Mapping[str, str]]] = {}
         """What SQL may read from, by its name in small letters, with how late rows may be by which column."""
         self._named_sinks: dict[str, tuple[Mapping[str, str], tuple[str, ...]]] = {}
@@ -95,6 +99,22 @@ class Drawing(ABC):
             )
         return found
 
+    def loop(self, schema: str | StructType, name: str = "loop", *, max_rounds: int | None = 1000) -> LoopStream:
+        """Rows that the job puts out in one epoch and takes in the next: a stream with these columns, to be used
+        anywhere, and closed with the rows that go round: ``loop.close(stream)``.
+
+        ``max_rounds`` is how many epochs in a row may go by with nothing but rows of loops before the run ends with an
+        error, all of it committed: a loop that never runs dry is told from one that takes long. None: any number.
+        """
+        if max_rounds is not None and max_rounds < 1:
+            raise PlanError("max_rounds must be at least 1, or None.", safe="Nothing was started.")
+        if any(loop.name == name for loop in self._loops):
+            raise PlanError(f"Two loops are named '{name}'.", todo="Give each its own name: job.loop(…, name=…).")
+        frame = self._empty(schema_of(schema) if isinstance(schema, str) else schema)
+        loop = Loop(checked_name(name), frame)
+        self._loops.append(loop)
+        return LoopStream(self, loop, frame, max_rounds)
+
     def _name_stream(self, name: str, stream: Stream, times: Mapping[str, str]) -> None:
         known = self._named_streams.get(name.lower())
         below = {leaf.stage.name.lower() for leaf in outputs(stream._node)}
@@ -149,6 +169,7 @@ class Drawing(ABC):
         for source in self._sources:
             if source not in used:
                 raise PlanError(f"Nothing uses the source '{source.name}'.", todo="Use it, or do not read it.")
+        rounds.check(self._loops, self._stages, self._sinks)
         return tuple(self._stages), tuple(self._sinks)
 
     def _draft(
@@ -267,6 +288,12 @@ class Drawing(ABC):
                 "this sink.",
             )
         # A sink keeps its number of epochs by its name, so a name must not depend on what else the job writes.
+        if looped := loops(sink.node):
+            raise PlanError(
+                f"A sink cannot have the rows of loop '{looped[0].name}' as they are.",
+                safe="Nothing was started.",
+                todo="Write the stream that closes the loop, or what a stage makes of the loop's rows.",
+            )
         path = next((value for key, value in sink.options.items() if key.lower() == "path"), None)
         place = f"table:{sink.table}" if sink.table else f"{sink.format}:{path}" if path else ""
         named = self._named_sink(replace(sink, name=sink.name or place or f"sink{len(self._sinks) + 1}"))

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from holdfast.api.drawing import Drawing
 from holdfast.api.keyed import StageStream
+from holdfast.api.loops import LoopStream
 from holdfast.api.stream import Stream
 from holdfast.errors import PlanError
 from holdfast.plan.compile import PlannedStage
@@ -70,6 +71,13 @@ class HubJob(Drawing):
             stream = super().sql(text, name, dialect=dialect)
         self._texts.append({"text": text, "name": name, "dialect": dialect})
         return stream
+
+    def loop(self, schema: str | StructType, name: str = "loop", *, max_rounds: int | None = 1000) -> LoopStream:
+        raise PlanError(
+            "The jobs of a hub cannot have loops yet.",
+            safe="Nothing was changed.",
+            todo="Give this one to a job of its own, hf.Job, with its own store.",
+        )
 
     def plan(self) -> HubPlan:
         return self.hub.plan()

@@ -27,7 +27,7 @@ from holdfast.log.store import Store
 from holdfast.master.autoscale import Autoscale, PerExecutor
 from holdfast.plan.compile import Notes, PlannedStage
 from holdfast.plan.declared import declared_times
-from holdfast.plan.graph import Node, Source, Stage, leaves
+from holdfast.plan.graph import Node, Output, Stage, leaves
 from holdfast.recovery.policies import Recovery
 from holdfast.safety.policies import Safety
 from holdfast.spark import claims
@@ -127,6 +127,7 @@ class Job(Drawing):
         ring: bool = False,
         prefetch: int = DEFAULT.prefetch,
         drain: bool = False,
+        settle: bool = False,
         live_filters: bool = False,
         updates: Literal["keep", "drop"] | None = None,
         fork: Snapshot | str | None = None,
@@ -157,6 +158,8 @@ class Job(Drawing):
         the other, in the order in which they are written. ``ring``: containers form a ring, for ``run.vertices``; with
         ``Shards`` they do anyway. ``prefetch``: how many blocks of the source may be unread when the next batch is
         taken in; with 1 it is, while the one before is applied. ``drain``: take in nothing, read what is taken in.
+        ``settle``: rows of sources wait until the loops are dry, so that what goes round comes to its end between two
+        batches. Without it, they are taken together with what goes round.
         ``live_filters``: filters over sources stay out of Spark's query, so that ``run.update(stage, where=…)`` can
         replace them; nothing is pushed down into the sources then, and all of their columns are read.
         What ``run.update`` changed in earlier runs is changed again, and ``run.status().events`` say so;
@@ -192,6 +195,7 @@ class Job(Drawing):
             ring=ring,
             prefetch=prefetch,
             drain=drain,
+            settle=settle,
         )
         if fork is not None:
             self._fork(fork)
@@ -259,7 +263,7 @@ class Job(Drawing):
     def _leaf_frames(self, node: Node) -> dict[Node, DataFrame]:
         frames: dict[Node, DataFrame] = {}
         for leaf in leaves(node):
-            frames[leaf] = leaf.frame if isinstance(leaf, Source) else self._frame_of(leaf, self._planned(leaf.stage))
+            frames[leaf] = self._frame_of(leaf, self._planned(leaf.stage)) if isinstance(leaf, Output) else leaf.frame
         return frames
 
     def _noted_updates(self) -> Sequence[Record]:

@@ -150,11 +150,16 @@ class SnapshotStatus:
 
 @dataclass(frozen=True)
 class LoopStatus:
-    """Rows that go round. There are none yet."""
+    """Rows that go round (``job.loop``)."""
 
     name: str
     rounds: int
+    """How often, since rows of a source came last or the run began."""
     backlog: int
+    """Rows that wait for the next epoch; one that two stages take counts twice."""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.rounds:,} rounds, {self.backlog:,} rows wait"
 
 
 @dataclass(frozen=True)
@@ -205,6 +210,7 @@ class Status:
         lines += [f"  source {source}" for source in self.sources]
         lines += [f"  {stage}" for stage in self.stages]
         lines += [f"  stream {stream}" for stream in self.streams if stream.name != FEED]
+        lines += [f"  loop {loop}" for loop in self.loops]
         if self.scaling is not None:
             lines.append(f"  scaling: {self.scaling.reason}")
         news = [event for event in self.events if event.kind not in ROUTINE]
@@ -292,7 +298,12 @@ def status_of(
         jobs=Named(jobs or [JobStatus(job, shell.machine.committed, phase, shell.rows)]),
         sections=Named([SectionStatus(SECTION, shell.machine.committed, backlog)]),
         streams=Named([StreamStatus(FEED, shell.taken_in, shell.unread), *streams]),
+        loops=Named(LoopStatus(name, *shell.rounds_of(name)) for name in loops_of(plan)),
     )
+
+
+def loops_of(plan: JobPlan) -> list[str]:
+    return [sink.closes.name for sink in plan.closing if sink.closes]
 
 
 def sources_of(reads: Mapping[str, int], progress: Any) -> Named[SourceStatus]:

@@ -20,7 +20,19 @@ from holdfast.errors import PlanError
 from holdfast.plan import epochs
 from holdfast.plan.epochs import Epoch
 from holdfast.plan.frames import DIFF, Constant, Given, no_epoch_here
-from holdfast.plan.graph import Node, Sink, Step, Union, leaves, outputs, union_of, updating
+from holdfast.plan.graph import (
+    Node,
+    Sink,
+    Step,
+    Union,
+    hidden_last,
+    leaves,
+    loops,
+    outputs,
+    sources,
+    union_of,
+    updating,
+)
 from holdfast.spark.analysis import asking_spark, origins, selected, with_column
 
 if TYPE_CHECKING:
@@ -89,16 +101,46 @@ class Stream:
     def union(self, other: Stream) -> Stream:
         if other._job is not self._job:
             raise PlanError("Streams of two jobs cannot be one stream.", todo="Read both sources in the same job.")
-        if bool(outputs(self._node)) != bool(outputs(other._node)):
+        both = (self._node, other._node)
+        if any(map(outputs, both)) and any(map(sources, both)):
             raise PlanError(
                 "A source's rows and a stage's rows come at unlike moments of an epoch and cannot be one stream.",
                 todo="Union sources before key_by, or the outputs of stages after it; a join may have one of each.",
             )
         hidden = (DIFF,) if DIFF in (*self._frame.columns, *other._frame.columns) else ()
+        if any(map(loops, both)) and any(map(sources, both)):
+            other = self._alike(other)
+        if hidden and any(map(loops, both)):
+            raise PlanError(
+                "Rows that go round a loop are never taken back, and these can be: they cannot be one stream.",
+                safe="Nothing was started.",
+                todo="Give each a key_by of its own and join them, or use rows that stay (closed windows, process).",
+            )
         with asking_spark(self._frame, "union of these streams"):
             frame = union_of(self._frame, other._frame, hidden)
         across = dict(zip(self.columns, other.columns, strict=True))
         return Stream(self._job, Union(self._node, other._node, across), frame)
+
+    def _alike(self, other: Stream) -> Stream:
+        """The other with the names of this one. Rows of sources and of loops come at unlike moments, and one side is
+        then the whole stream: it must be what the union is."""
+        mine, theirs = ([(one.name, one.dataType.simpleString()) for one in side.schema] for side in (self, other))
+        if [kind for _, kind in mine] != [kind for _, kind in theirs]:
+            raise PlanError(
+                f"A union of a source's rows and a loop's needs the same types on both sides, not {_shown(mine)} and "
+                f"{_shown(theirs)}.",
+                safe="Nothing was started.",
+                todo="Select the same columns in the same order; cast those that differ.",
+            )
+        if mine == theirs:
+            return other
+        names, before = [name for name, _ in mine], dict(zip(self.columns, other.columns, strict=True))
+        return other._step(
+            "union",
+            lambda frame, hidden: hidden_last(frame, hidden).toDF(*names, *hidden),
+            filters=False,
+            before=lambda _: before.get,
+        )
 
     def key_by(self, *keys: ColumnOrName | Sequence[ColumnOrName], name: str | None = None) -> KeyedStream:
         """Bring rows together by key, for one of the verbs that keep state. ``name`` is the stage's, by which it finds
@@ -287,7 +329,11 @@ class Stream:
         run = epochs.seeing(run) if epochal else run
         with asking_spark(self._frame, f"'{label}' step"):
             frame = run(self._frame, hidden)
-        if not outputs(self._node) and not frame.isStreaming:
+        if sources(self._node) and not frame.isStreaming:
             raise PlanError(f"The step '{label}' returned a DataFrame that is not a stream any more.")
         step = Step(self._node, label, run, filters, before(frame), epochal, opaque, str(said))
         return Stream(self._job, step, frame, windowed=self._windowed, complete=self._complete)
+
+
+def _shown(columns: Sequence[tuple[str, str]]) -> str:
+    return "(" + ", ".join(f"{name} {kind}" for name, kind in columns) + ")"

@@ -27,10 +27,12 @@ from pyspark.sql.types import ByteType, StructField, StructType
 from holdfast import faults
 from holdfast.driver.counts import Counts, counted
 from holdfast.driver.intake import IntakeHandlers
+from holdfast.driver.loops import PARTITIONS
 from holdfast.driver.routes import Routes
+from holdfast.driver.sink_counters import sink_is_gone
 from holdfast.driver.sizes import SMALL_BYTES, Sizes
 from holdfast.driver.store import StoreHandlers
-from holdfast.errors import HoldfastError, StoreError, from_wire
+from holdfast.errors import HoldfastError, from_wire
 from holdfast.invariants import some
 from holdfast.log.records import Fence, SegmentRef
 from holdfast.log.store import Store
@@ -50,7 +52,7 @@ from holdfast.spark.partials import Preaggregation, aggregable, aggregated
 from holdfast.spark.scan import Scan, in_ranges
 from holdfast.spark.sinks import Sink as OpenSink
 from holdfast.spark.sinks import failed_sink
-from holdfast.spark.stream import JobPlan
+from holdfast.spark.stream import JobPlan, read_by, rows_of_all
 from holdfast.spark.words import spark_failed
 from holdfast.state.slice import MAIN
 from holdfast.wire.causes import named
@@ -134,11 +136,12 @@ class EpochJobs:
     @handler
     def run_intake(self, _: DataFrame | None, instruction: do.RunIntake) -> ev.IntakeDone:
         fence, level = instruction.fence, instruction.level
+        around = self.log.loops.tags(fence.epoch, level)
         if level == 1:  # the rows of sources are in blocks
-            tags = self.blocks.tags(instruction.ranges)
+            tags = (*around, *self.blocks.tags(instruction.ranges))
             self.counts.taken(fence.epoch, level, self.blocks.counted(instruction.ranges))
         else:
-            tags = tuple(self._intake(fence, level))
+            tags = (*around, *self._intake(fence, level))
             self.counts.taken(fence.epoch, level, counted(tags))
             faults.place("driver", "after-segments", fence.epoch)
         return ev.IntakeDone(instruction.id, tags)
@@ -149,6 +152,9 @@ class EpochJobs:
         drawn = {sink.name: sink for sink in self.plan.sinks}
         if name not in drawn:
             raise sink_is_gone([name], fence.epoch)
+        if drawn[name].closes:
+            self._around(fence, drawn[name])
+            return ev.SinkDone(instruction.id)
         counter = self.log.prepare_of(fence.epoch, 1).sinks[name]
         self.sink(fence.epoch, drawn[name], counter)
         if isinstance(opened := self.sinks[name], FeedbackSink):
@@ -194,16 +200,37 @@ class EpochJobs:
         began, inputs = time.perf_counter(), self.plan.intake(level)
         if not inputs:
             return []  # a stage that only looks into others has no rows of stages
-        few = all(self._is_small(output, mode) for output, mode in self.plan.higher_inputs(level))
-        read = self._reading(self.plan.higher_inputs(level), fence.epoch)
-        rows, crossing = self.plan.higher_rows(level, lambda output, mode: read([output], mode))
-        task = self._task(fence, level, inputs, crossing, (), self.log.clock.now())
+        task = self._task(fence, level, inputs, None, (), self.log.clock.now())
+        tags = self._put_out(fence.epoch, inputs, task)
+        self.seconds[f"intake{level}"] = time.perf_counter() - began
+        return tags
+
+    def _around(self, fence: Fence, sink: Sink) -> None:
+        """Take in what stages have put out for the next epoch, as it will take it."""
+        began, loop = time.perf_counter(), some(sink.closes, "it closes a loop")
+        after, place = replace(fence, epoch=fence.epoch + 1), 1 + self.plan.closing.index(sink)
+        found = {}
+        for level, inputs in self.plan.around(sink).items():
+            task = self._task(after, level, inputs, None, (), self.log.clock.now())
+            task = replace(task, first=place * PARTITIONS, push=None)
+            found[level] = self._put_out(fence.epoch, inputs, task)
+            self.counts.taken(fence.epoch, place * PARTITIONS + level, counted(found[level]))
+        self.log.loops.take(fence.epoch, loop.name, found)
+        faults.place("driver", "after-loop", fence.epoch)
+        self.seconds[f"loop {loop.name}"] = time.perf_counter() - began
+
+    def _put_out(self, epoch: int, inputs: Sequence[StageInput], task: Intake) -> list[Tag]:
+        """Take in rows that stages have put out in the epoch."""
+        wanted = read_by(inputs)
+        few = all(self._is_small(output, mode) for output, mode in wanted)
+        read = self._reading(wanted, epoch)
+        rows, crossing = rows_of_all(inputs, lambda output, mode: read([output], mode))
+        task = replace(task, crossing=crossing)
         if few:  # then a task of Spark's takes longer to start than they take
             tags = task.here(iter(rows.toArrow().to_batches()))
         else:
             told = rows.mapInArrow(lambda batches: task(batches), TAG_SCHEMA)
             tags = [unpack(row.tag, Tag) for row in told.collect()]
-        self.seconds[f"intake{level}"] = time.perf_counter() - began
         return sorted(tags, key=lambda tag: tag.segment.partition)
 
     def _task(
@@ -361,25 +388,3 @@ def _times(item: StageInput, now: int, *, partial: bool) -> EventTime | None:
 def _latest(item: StageInput, now: int) -> int | None:
     """The largest event time that can be right, µs."""
     return None if item.ahead is None else now + item.ahead
-
-
-def sink_is_gone(names: Sequence[str], epoch: int) -> StoreError:
-    """An epoch was prepared for sinks that the job does not draw any more."""
-    which = ", ".join(f"'{name}'" for name in names)
-    return StoreError(
-        f"Epoch {epoch} was prepared for the sink {which}, which the job does not have any more, and is not committed.",
-        safe="Nothing was written. The epoch is prepared; whichever start finishes it, its rows are the same.",
-        todo="Start once more with that sink, so that it gets the epoch, then without it; or say that it shall not "
-        f"have it: job.start(drop_sinks={list(names)!r}).",
-    )
-
-
-def source_sink_is_gone(names: Sequence[str], number: int) -> StoreError:
-    """A batch was begun for sinks over the source that the job does not draw any more."""
-    which = ", ".join(f"'{name}'" for name in names)
-    return StoreError(
-        f"Block {number} was begun for the sink {which}, which the job does not have any more, and is not there yet.",
-        safe="Nothing was written. Whichever start takes the batch in, its source offsets are the same.",
-        todo="Start once more with that sink, so that it gets the batch, then without it; or say that it shall not "
-        f"have it: job.start(drop_sinks={list(names)!r}).",
-    )

@@ -27,8 +27,9 @@ from holdfast.log.blocks import Block
 from holdfast.log.ledger import FORKING, Ledger
 from holdfast.log.pack import Pack, pack_name, parse_pack_name
 from holdfast.log.probe import PROBED
-from holdfast.log.records import SPARK, Carried, Fence, GraphFile, JobFile, Manifest
+from holdfast.log.records import SPARK, Carried, Fence, GraphFile, JobFile, Manifest, SegmentRef, Waiting
 from holdfast.log.repair import COMMITTED, METADATA, SOURCES, checksum_name, checksums, current
+from holdfast.log.segment import Segment, parse_segment_name, segment_name
 from holdfast.log.snapshots import SnapshotFile, Snapshots, no_snapshot
 from holdfast.log.store import Store
 
@@ -85,10 +86,13 @@ def _write(source: Store, snapshot: SnapshotFile, store: Store, name: str, told:
     query = str(uuid.uuid5(uuid.NAMESPACE_URL, f"{told} -> {store.uri}"))
     small = dict(_small(snapshot, query, local=store.is_local))
     begins, _ = _beginning(snapshot, ())
-    _refuse_others(store, {FORKING, begins, *small}, snapshot.epoch)
+    rows = {_in_fork(ref, snapshot.epoch): ref for ref in snapshot.commit.waiting_files}
+    _refuse_others(store, {FORKING, begins, *small, *(f"{SECTION}/{name}" for name in rows)}, snapshot.epoch)
     packs = _named(store, snapshot)
     if packs is None:
         packs = tuple(_copy(source, old, store, snapshot.epoch, at) for at, old in enumerate(snapshot.manifest.packs))
+    for file, ref in rows.items():
+        _copy_rows(source, ref, store.sub(SECTION), file)
     faults.place("driver", "mid-fork", snapshot.epoch)
     if not store.put_if_absent(begins, _beginning(snapshot, packs)[1]):
         _named(store, snapshot)  # somebody else was quicker, or this fork was cut off after it: those packs count
@@ -180,7 +184,8 @@ def _small(snapshot: SnapshotFile, query: str, *, local: bool) -> Iterator[tuple
         prepare = replace(one, fence=fence, segments=(), routing=0, sinks={}, graph=version)
         prepare = replace(prepare, attachments=(), spark=None, batch=None)
         yield f"{SECTION}/{prepare.file}", prepare.to_bytes()
-    commit = replace(snapshot.commit, fence=fence, sinks={}, dropped={}, batch=None)
+    around = [_waiting(one, snapshot.epoch) for one in snapshot.commit.waiting]
+    commit = replace(snapshot.commit, fence=fence, sinks={}, dropped={}, batch=None, waiting=tuple(around))
     yield f"{SECTION}/{commit.file}", commit.to_bytes()
     notes = {METADATA: json.dumps({"id": query}).encode(), **snapshot.spark}
     done = [f"commits/{name.removeprefix('offsets/')}" for name in snapshot.spark if name.startswith("offsets/")]
@@ -237,6 +242,31 @@ def _copy(source: Store, old: str, store: Store, epoch: int, at: int) -> str:
             raise
         break
     return new
+
+
+def _in_fork(ref: SegmentRef, epoch: int) -> str:
+    """What rows are called here that wait in a loop for the next epoch, before the first driver."""
+    found = some(parse_segment_name(ref.name), f"{ref.name} is no segment")
+    return segment_name(Fence(0, epoch + 1, 0), found.level, found.partition, found.task)
+
+
+def _waiting(around: Waiting, epoch: int) -> Waiting:
+    named = (ref if ref.inline is not None else replace(ref, name=_in_fork(ref, epoch)) for ref in around.segments)
+    return replace(around, segments=tuple(named))
+
+
+def _copy_rows(source: Store, ref: SegmentRef, section: Store, file: str) -> None:
+    """A segment has the same bytes whoever copies it; one that is not whole was cut off on its way."""
+    if section.exists(file) and section.size(file) == ref.nbytes:
+        Segment.at(section, file).verify()
+        return
+    section.delete([file])
+    steps = range(0, ref.nbytes, STEP_BYTES)
+    section.write(file, (source.read_range(ref.name, at, min(STEP_BYTES, ref.nbytes - at)) for at in steps))
+    copied = Segment.at(section, file)
+    copied.verify()
+    if copied.checksum != ref.checksum:
+        raise CorruptionError(f"{source.uri}/{ref.name} is not the file that was prepared")
 
 
 def _whole(section: Store, pack: str, size: int) -> bool:

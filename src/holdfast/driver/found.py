@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from holdfast.driver.epochs import sink_is_gone, source_sink_is_gone
 from holdfast.driver.open_sinks import over_source, over_stages
 from holdfast.driver.options import Options
-from holdfast.driver.sink_counters import SinkCounters
+from holdfast.driver.sink_counters import SinkCounters, sink_is_gone, source_sink_is_gone
 from holdfast.driver.store import yet_to_turn
 from holdfast.driver.watermarks import Timekeeper
 from holdfast.errors import CorruptionError, PlanError, StoreError

@@ -31,6 +31,7 @@ from holdfast.master.feed import SinksChanged
 from holdfast.operators.stage import InputPlan, StagePlan
 from holdfast.plan.changes import compare, mapping
 from holdfast.plan.layout import layout_of
+from holdfast.plan.loops import layout_of as rounds_layout_of
 from holdfast.safety.policies import Shards
 
 if TYPE_CHECKING:
@@ -238,6 +239,7 @@ class LiveChanges:
         self._used = max([self._used, *(place.number for stage in plan.stages for place in stage.inputs)])
         jobs.log.follow(plan.stages, over_stages(plan), plan.feeding, graph.splits)
         jobs.log.over_source = frozenset(over_source(plan))
+        jobs.log.loops.layout = rounds_layout_of(plan, run.file.slices)
         layout = layout_of(plan.stages, run.file.slices)
         jobs.blocks.follow(plan.stages, over_source(plan), layout, graph.splits)
         jobs.blocks.sinks.leaves(over_stages(plan))

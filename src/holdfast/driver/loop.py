@@ -333,9 +333,10 @@ class Shell:
 
     @property
     def _drained(self) -> bool:
-        """Nothing is left that epochs have to read, or no epoch comes any more."""
+        """Nothing is left that epochs have to read, or no epoch comes any more. What goes round waits for the next
+        start."""
         pump = self._brain.pump
-        return pump.at_rest or (pump.idle and (not pump.unread or pump.stuck))
+        return pump.at_rest or not pump.unread or (pump.idle and pump.stuck)
 
     def close(self) -> None:
         self._brain.close()
@@ -380,6 +381,11 @@ class Shell:
     def unread(self) -> int:
         """Blocks that wait for an epoch, or are in the one under way."""
         return self._brain.pump.unread
+
+    def rounds_of(self, loop: str) -> tuple[int, int]:
+        """How often rows have gone round a loop since there were others, and how many wait for the next epoch."""
+        pump = self._brain.pump
+        return pump.rounds.get(loop, 0), pump.waiting.get(loop, 0)
 
     # --- the dispatcher -----------------------------------------------------------------------------------
 
@@ -487,10 +493,11 @@ class Shell:
 
     def _count(self, epoch: int) -> None:
         first, jobs = self._store.prepare_of(epoch, 1), self._jobs
-        read = sum(ref.input_rows for ref in first.segments)
+        segments = [ref for ref in first.segments if ref.input_rows]  # of sources, and not what goes round
+        read = sum(ref.input_rows for ref in segments)
         self.rows += read
         changed = sum(self._sizes.of(item.plan.name, "changed") for item in jobs.plan.intake(1))
-        jobs.preaggregation.saw(read, sum(ref.rows for ref in first.segments), len(first.segments), changed)
+        jobs.preaggregation.saw(read, sum(ref.rows for ref in segments), len(segments), changed)
         self.last = EpochFigures(read, self.last.seconds, dict(jobs.seconds))
         for warning in self._store.time.warnings() if read else ():
             self.history.note("warning", warning)

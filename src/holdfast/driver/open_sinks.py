@@ -18,7 +18,7 @@ from holdfast.plan.graph import Sink as SinkPlan
 from holdfast.plan.graph import opaque, outputs
 from holdfast.spark import claims
 from holdfast.spark.claims import Claim
-from holdfast.spark.feedback import FeedbackSink
+from holdfast.spark.feedback import FeedbackSink, LoopSink
 from holdfast.spark.named_sink import NamedSink
 from holdfast.spark.sinks import FileSink, Sink, for_each_batch, open_sink
 
@@ -32,6 +32,8 @@ def _open(spark: SparkSession, store: Store, file: JobFile, sink: SinkPlan) -> S
     if sink.named is not None:
         return NamedSink(store, sink, job, file.name)
     mode = "update" if sink.mode == "append" else sink.mode
+    if sink.closes:
+        return LoopSink(sink.name)
     if sink.feeds:
         return FeedbackSink(sink.name, sink.feeds, "all" if mode == "complete" else "changed")
     if sink.function is not None:

@@ -48,6 +48,7 @@ class Options:
     ring: bool = False
     prefetch: int = 0
     drain: bool = False
+    settle: bool = False
 
     def __post_init__(self) -> None:
         if self.slices is not None and self.slices != "auto" and not 1 <= self.slices <= MAX_SLICES:
@@ -74,6 +75,7 @@ class Options:
         one_of("ring", self.ring, True, False)
         one_of("prefetch", self.prefetch, 0, 1)
         one_of("drain", self.drain, True, False)
+        one_of("settle", self.settle, True, False)
         trigger_of(self.trigger)
         checked_overflow(self.on_overflow)
         for what, names in (("drop", self.drop), ("drop_sinks", self.drop_sinks)):

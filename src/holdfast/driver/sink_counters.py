@@ -3,9 +3,10 @@ those straight over the source the feed, each for itself."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from holdfast.errors import StoreError
 from holdfast.log.blocks import Begun
 from holdfast.log.records import Prepare
 
@@ -57,3 +58,25 @@ class SinkCounters:
         """These stand elsewhere now."""
         self.counters = {name: number for name, number in self.counters.items() if name not in names}
         self.unsure = {name: number for name, number in self.unsure.items() if name not in names}
+
+
+def sink_is_gone(names: Sequence[str], epoch: int) -> StoreError:
+    """An epoch was prepared for sinks that the job does not draw any more."""
+    which = ", ".join(f"'{name}'" for name in names)
+    return StoreError(
+        f"Epoch {epoch} was prepared for the sink {which}, which the job does not have any more, and is not committed.",
+        safe="Nothing was written. The epoch is prepared; whichever start finishes it, its rows are the same.",
+        todo="Start once more with that sink, so that it gets the epoch, then without it; or say that it shall not "
+        f"have it: job.start(drop_sinks={list(names)!r}).",
+    )
+
+
+def source_sink_is_gone(names: Sequence[str], number: int) -> StoreError:
+    """A batch was begun for sinks over the source that the job does not draw any more."""
+    which = ", ".join(f"'{name}'" for name in names)
+    return StoreError(
+        f"Block {number} was begun for the sink {which}, which the job does not have any more, and is not there yet.",
+        safe="Nothing was written. Whichever start takes the batch in, its source offsets are the same.",
+        todo="Start once more with that sink, so that it gets the batch, then without it; or say that it shall not "
+        f"have it: job.start(drop_sinks={list(names)!r}).",
+    )

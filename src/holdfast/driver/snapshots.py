@@ -103,7 +103,7 @@ def _put(run: LiveJob, snapshots: Snapshots, seconds: float | None) -> Snapshot 
     made = _file(ledger, manifests[-1], run.file, snapshots.next(), now, seconds)
     if not snapshots.put(made):
         return None
-    if not all(map(ledger.section.exists, made.manifest.packs)):  # another driver tidies up here
+    if not all(map(ledger.section.exists, made.holds)):  # another driver tidies up here
         snapshots.forget(made.number)
         return None
     return _told(run, made)

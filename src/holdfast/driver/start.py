@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from pyspark.sql import SparkSession
 
 from holdfast.container.messages import Host
-from holdfast.driver import units
+from holdfast.driver import loops, units
 from holdfast.driver import upgrade as upgrading
 from holdfast.driver.brain import Brain
 from holdfast.driver.counts import Counts
@@ -120,6 +120,8 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
     refuse_unreadable(standing(ledger), layout_of(plan.stages, slices), job.name)
     upgrade = upgrading.look(ledger, file, plan, options.drop)
     units.refuse(ledger, plan, options, changed=upgrade is not None)
+    loops.refuse(plan, options)
+    loops.refuse_waiting(ledger, plan, slices, job.name)
     sinks = open_sinks(spark, store, file, plan.sinks)
     history, notes = History(), SparkNotes(ledger)
     for event in told:
@@ -181,6 +183,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
             plan.stages,
             Feedback(plan.feeding, found.commit.feedback if found.commit else {}),
             units.written(ledger, plan, options, file.slices),
+            loops.of(plan, file.slices, found.commit),
         )
         log.over_source = frozenset(over_source(plan))
         intake = IntakeHandlers(
@@ -359,6 +362,9 @@ def _begin(run: LiveJob, found: Found, blocks: Standing, options: Options) -> No
             checkpoint=checkpoints[-1],
             checkpoint_before=checkpoints[-2],
             sinks_at_once=options.sinks_at_once,
+            waiting=loops.rounds_of(found.commit.waiting) if found.commit else {},
+            settle=options.settle,
+            max_rounds=loops.bounds_of(run.plan),
         ),
     )
     if not found.committed and not found.prepared and not options.drain:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from holdfast import faults
 from holdfast.driver.clock import Clock
 from holdfast.driver.history import History
+from holdfast.driver.loops import Loops, rounds_of
 from holdfast.driver.sink_counters import SinkCounters
 from holdfast.driver.sizes import Sizes
 from holdfast.driver.units import Written
@@ -68,6 +69,7 @@ class StoreHandlers:
         stages: Sequence[StagePlan],
         feedback: Feedback,
         written: Written,
+        loops: Loops | None = None,
     ) -> None:
         self.ledger = ledger
         self.ledger_lock = threading.RLock()
@@ -84,6 +86,7 @@ class StoreHandlers:
         self._prepares: dict[int, Prepare] = {}  # of the epoch in flight, by level
         self._calling = _calling(stages)
         self.feedback = feedback
+        self.loops = loops or Loops()
         self.over_source: frozenset[str] = frozenset()
         """The sinks straight over the source, which have their rows with the batch and not with the epoch."""
         self.written = written
@@ -209,7 +212,17 @@ class StoreHandlers:
             left = self.sinks.left_by(prepare, instruction.skipped)
             fed = self.feedback.taken.get(epoch, {})
             marks, attached = self.written.named(epoch, instruction.owners)
-            commit = Commit(instruction.fence, instruction.ranges, *left, fed, footprints=marks, attachments=attached)
+            attachments = [*attached]
+            waiting = self.loops.placed(instruction.fence, attachments, self.segments)
+            commit = Commit(
+                instruction.fence,
+                instruction.ranges,
+                *left,
+                fed,
+                footprints=marks,
+                attachments=tuple(attachments),
+                waiting=waiting,
+            )
             stored = self.ledger.put_commit(commit)
         faults.place("driver", "after-commit", epoch)
         self.resets, self.cuts = yet_to_turn(prepare)
@@ -217,7 +230,8 @@ class StoreHandlers:
         self.sinks.unsure, self.sinks.dropped = dict(stored.dropped), frozenset()  # they were dropped with this one
         self.feedback.committed(stored.feedback)
         self.written.committed(epoch, stored.footprints)
-        return ev.CommitStored(instruction.id, stored.fence, stored.ranges)
+        self.loops.committed(stored)
+        return ev.CommitStored(instruction.id, stored.fence, stored.ranges, rounds_of(stored.waiting))
 
     # --- marks and notes ----------------------------------------------------------------------------------
 

@@ -18,7 +18,8 @@ Nothing goes that somebody may still need, who may be an older driver that has l
 - another folder of Spark's checkpoint goes when epochs of the new graph are committed: nobody goes back behind those;
 - blocks of a named stream go when every reader that holds something has read them, and the stream is to keep them no
   longer (``holds``);
-- packs that a snapshot names stay for as long as that does, and nothing else is kept for it;
+- packs that a snapshot names stay for as long as that does, and segments of rows that waited in loops at its epoch;
+  nothing else is kept for it;
 - a graph goes when nothing that can still be replayed or loaded is in its terms, and the one that the job has says what
   must be known of it (``log.past``).
 
@@ -87,7 +88,7 @@ class Held:
     committed_graph: int = 0  # in whose terms the last committed epoch is
     folders: tuple[str, ...] = ()  # of Spark's checkpoints
     graphs: tuple[int, ...] = ()  # the versions that have a file
-    kept: frozenset[str] = frozenset()  # packs that snapshots name
+    kept: frozenset[str] = frozenset()  # packs and segments that snapshots name
     terms: Mapping[int, int] = field(default_factory=dict)  # epochs → the graphs of those prepares that were looked at
     blocks: frozenset[int] = frozenset()
     batches: Mapping[str, int] = field(default_factory=dict)  # segments of batches → the number of the block of each
@@ -105,7 +106,7 @@ def may_go(held: Held, up_to: int) -> list[str]:
     return [
         *_manifests(held),
         *(name for name in held.packs if _pack_may_go(held, name)),
-        *(name for name, level in held.segments.items() if level[0] <= cut or _unnamed(held, name, level)),
+        *(name for name, level in held.segments.items() if _segment_may_go(held, name, level, cut)),
         *(name for name, number in held.batches.items() if number <= held.read or _of_no_block(held, name, number)),
         *_prepares_and_commits(held, cut),
         *_blocks(held),
@@ -158,6 +159,10 @@ def _pack_may_go(held: Held, name: str) -> bool:
     if fence.incarnation == held.incarnation:
         return bool(held.manifests) and fence.epoch < held.manifests[-1].epoch
     return fence.incarnation < held.incarnation and held.packs[name] > GIVEN_UP_SECONDS
+
+
+def _segment_may_go(held: Held, name: str, level: Level, cut: int) -> bool:
+    return name not in held.kept and (level[0] <= cut or _unnamed(held, name, level))
 
 
 def _unnamed(held: Held, name: str, level: Level) -> bool:
@@ -295,7 +300,7 @@ class Janitor:
         within += [f"{ledger.spark}/sources/{name}" for name in section.list_folders(f"{ledger.spark}/sources")]
         manifests = tuple(ledger.manifests(on_corrupt=lambda _: None))
         ages = section.ages("checkpoint", lambda name: name.endswith(".pack"))
-        kept, packs = self._snapshots.packs(), frozenset(ages)
+        kept = self._snapshots.held()
         hold = self._entries.hold(ledger, commit)
         above = ledger.get_prepare(_cut(manifests, up_to, hold) + 1, 1)
         return Held(
@@ -318,7 +323,7 @@ class Janitor:
             last.graph if last else 0,
             folders,
             tuple(ledger.graph_versions()),
-            packs if kept is None else kept,  # one that cannot be read may name any of them
+            frozenset([*ages, *segments]) if kept is None else kept,  # one that cannot be read may name any of them
             {} if above is None else {above.fence.epoch: ledger.graphs().version_of(above)},
             frozenset(numbers),
             batches,

@@ -37,9 +37,11 @@ __all__ = [
     "Prepare",
     "Range",
     "Ranges",
+    "Rounds",
     "Routing",
     "SegmentRef",
     "Taken",
+    "Waiting",
     "packed",
     "unpacked",
 ]
@@ -95,6 +97,8 @@ class Range:
 
 Ranges = Mapping[str, Range]
 """Stream → the blocks that an epoch takes of it."""
+Rounds = Mapping[str, int]
+"""Loop → how many of its rows wait for the next epoch; those of which none do are left out."""
 FEED = "source"
 """The stream of all that the job reads: one Spark query."""
 
@@ -300,14 +304,30 @@ class Taken:
 
 
 @dataclass(frozen=True)
+class Waiting:
+    """Rows of a loop that the next epoch takes at this level. Their segments are named by that epoch, so that they stay
+    for as long as its log does; few rows are attached to the commit that names them."""
+
+    loop: str
+    level: int
+    segments: tuple[SegmentRef, ...]
+    layout: str
+    """A hash of whom the rows were taken in for."""
+
+    @property
+    def rows(self) -> int:
+        return sum(ref.rows for ref in self.segments)
+
+
+@dataclass(frozen=True)
 class Commit:
     """That an epoch is done.
 
     ``sinks`` are their numbers as it leaves them: one that had no rows was not called, and keeps its number. None, as
     in stores of before: all that the prepare names were called. ``dropped`` were given up while an epoch was prepared
     for them, and have not come back: the number of that epoch, of which nobody but they know whether they had it.
-    ``feedback`` is what functions see in the next epoch. ``footprints`` say where the log has the units of the state,
-    where it has them; small entries of them are attached.
+    ``feedback`` is what functions see in the next epoch, ``waiting`` what goes round into it; few rows are attached.
+    ``footprints`` say where the log has the units of the state, where it has them; small entries of them are attached.
     """
 
     fence: Fence
@@ -318,6 +338,7 @@ class Commit:
     batch: Batch | None = None  # as in ``Prepare``
     footprints: Footprints | None = None
     attachments: tuple[bytes, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
 
     @staticmethod
     def file_of(epoch: int) -> str:
@@ -332,11 +353,17 @@ class Commit:
         """How far the source is read by then."""
         return self.ranges[FEED].last
 
+    @property
+    def waiting_files(self) -> tuple[SegmentRef, ...]:
+        """The rows that go round and are in files of their own."""
+        return tuple(ref for one in self.waiting for ref in one.segments if ref.inline is None)
+
     def to_bytes(self) -> bytes:
         said = {"fence": asdict(self.fence), **_taken_to(self.ranges, self.batch)}
         said |= {} if self.sinks is None else {"sinks": self.sinks}
         said |= {"dropped": self.dropped} if self.dropped else {}
         said |= {"footprints": self.footprints.to_plain()} if self.footprints else {}
+        said |= {"waiting": [asdict(one) for one in self.waiting]} if self.waiting else {}
         return packed(b"cmit", said | _names_of(self.feedback), (*self.attachments, *self.feedback.values()))
 
     @classmethod
@@ -346,7 +373,9 @@ class Commit:
         fence, known = Fence(**said["fence"]), said.get("footprints")
         ranges, batch = _taken_from(said, fence.epoch)
         marks = Footprints.from_plain(known) if known else None
-        return cls(fence, ranges, said.get("sinks"), said.get("dropped", {}), fed, batch, marks, attachments)
+        rounds = (one | {"segments": tuple(map(segment_from, one["segments"]))} for one in said.get("waiting", ()))
+        waiting = tuple(Waiting(**one) for one in rounds)
+        return cls(fence, ranges, said.get("sinks"), said.get("dropped", {}), fed, batch, marks, attachments, waiting)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 ``snapshot/<k>`` is one file and has all that a job is at that epoch, but for the packs of a checkpoint, which it names:
 what the job was, its graph, the epoch's prepares and commit, and Spark's own notes of how far its sources were read.
-While the file is there the janitor leaves those packs alone; nothing else needs to be kept for it.
+While the file is there the janitor leaves those packs alone, and segments of rows that wait in loops; nothing else
+needs to be kept for it.
 
 A number is never used again: of one that was let go ``snapshot/<k>.gone`` stays, until a higher number is there.
 """
@@ -54,6 +55,11 @@ class SnapshotFile:
     @property
     def epoch(self) -> int:
         return self.manifest.epoch
+
+    @property
+    def holds(self) -> tuple[str, ...]:
+        """Files of the section that it needs."""
+        return (*self.manifest.packs, *(ref.name for ref in self.commit.waiting_files))
 
     def to_bytes(self) -> bytes:
         said: dict[str, Any] = {"number": self.number, "created": self.created, "until": self.until, "past": self.past}
@@ -117,10 +123,10 @@ class Snapshots:
         self._known = found
         return list(found.values())
 
-    def packs(self) -> frozenset[str] | None:
+    def held(self) -> frozenset[str] | None:
         """What they hold, in the section; None if that cannot be told."""
         try:
-            return frozenset(pack for one in self.every() for pack in one.manifest.packs)
+            return frozenset(name for one in self.every() for name in one.holds)
         except CorruptionError:
             return None
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from holdfast.log.records import Fence, Ranges
+from holdfast.log.records import Fence, Ranges, Rounds
 from holdfast.safety.policies import Terms
 from holdfast.wire.messages import (
     Activated,
@@ -135,6 +135,12 @@ class Started(Event):
     """Of sinks that need not be called where the stages that they read put out nothing, these stages."""
     sinks_left_out: frozenset[str] = frozenset()
     """See ``SinksLeftOut``."""
+    waiting: Rounds = field(default_factory=dict)
+    """What the last committed epoch has left in loops."""
+    settle: bool = False
+    """No block is taken while rows wait in a loop."""
+    max_rounds: Mapping[str, int] = field(default_factory=dict)
+    """Of loops that are bounded, how many epochs in a row may have no rows but those of loops."""
 
 
 @dataclass(frozen=True)
@@ -282,10 +288,11 @@ class SinkDone(Answer):
 
 @dataclass(frozen=True)
 class CommitStored(Answer):
-    """``commit e`` is there. ``fence`` and ``ranges`` are what the file says: of whoever was first."""
+    """``commit e`` is there. ``fence``, ``ranges`` and ``waiting`` are what the file says: of whoever was first."""
 
     fence: Fence
     ranges: Ranges
+    waiting: Rounds = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from holdfast.log.records import Fence, Ranges
+from holdfast.log.records import Fence, Ranges, Rounds
 from holdfast.master.events import Pack, Routing, Tag
 from holdfast.wire.messages import (
     Activate,
@@ -169,6 +169,7 @@ class EpochPrepared(ToPump):
 class EpochCommitted(ToPump):
     ranges: Ranges
     epoch: int
+    waiting: Rounds = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

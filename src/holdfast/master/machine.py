@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from holdfast.errors import ContainerError, StoreError
 from holdfast.invariants import Impossible, invariant, some
-from holdfast.log.records import Fence, Ranges
+from holdfast.log.records import Ranges
 from holdfast.master.checkpoints import Checkpointing
 from holdfast.master.elastic import Elastic
 from holdfast.master.events import (
@@ -276,8 +276,8 @@ class Master(View):
             case RunSink(sink=sink), SinkDone():
                 flight = some(flight, f"sink {sink} of no epoch")
                 flight.sinks_done.add(sink)
-            case StoreCommit(), CommitStored(fence=fence, ranges=ranges):
-                self._commit(instruction, fence, ranges)
+            case StoreCommit(), CommitStored():
+                self._commit(instruction, event)
             case SendCopies(), CopiesSent():
                 elastic.sent(instruction, event)
             case SaveShards(), ShardsSaved():
@@ -387,8 +387,8 @@ class Master(View):
             flight.ranges, flight.waiting = content.ranges, False
         return None
 
-    def _commit(self, ours: StoreCommit, fence: Fence, ranges: Ranges) -> None:
-        flight = self._flight
+    def _commit(self, ours: StoreCommit, stored: CommitStored) -> None:
+        flight, fence, ranges = self._flight, stored.fence, stored.ranges
         if fence.incarnation > self._job.incarnation:
             return self._stop(fence.incarnation)
         flight = some(flight, "a commit of no epoch")
@@ -397,7 +397,7 @@ class Master(View):
             ranges == flight.ranges, f"epoch {fence.epoch} was prepared of {flight.ranges}, committed of {ranges}"
         )
         self.committed = fence.epoch
-        self._asking.ask(EpochCommitted(ranges, self.committed))
+        self._asking.ask(EpochCommitted(ranges, self.committed, stored.waiting))
         self._flight, self._attempt = None, 0
         self._progress.forget_half_applied()
         self._advance_checkpoint()  # before Spark goes on, so that containers still have this epoch at hand

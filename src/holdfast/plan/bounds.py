@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 
 from holdfast.operators.bounds import Columns, Reading
 from holdfast.operators.spec import Spec
-from holdfast.plan.graph import Node, Output, Source, Step, Union, leaves
+from holdfast.plan.graph import Leaf, Loop, Node, Output, Source, Step, Union, leaves
 
 TIMES = ("timestamp", "timestamp_ntz")
 
 
-def traced(node: Node, column: str) -> dict[Source | Output, str | None]:
+def traced(node: Node, column: str) -> dict[Leaf, str | None]:
     """What a column is called at each leaf it comes from, unchanged; None: it is made on the way."""
     match node:
-        case Source() | Output():
+        case Source() | Output() | Loop():
             return {node: column}
         case Step():
             before = node.before(column)

@@ -15,7 +15,7 @@ from typing import Any, Self
 from pyspark.sql.types import StructType
 
 from holdfast.errors import PlanError
-from holdfast.invariants import Impossible
+from holdfast.invariants import Impossible, some
 from holdfast.operators.ahead import Cut, Partials
 from holdfast.operators.bounds import Columns
 from holdfast.operators.spec import Column as PlainColumn
@@ -25,7 +25,23 @@ from holdfast.plan.ddl import struct_of
 from holdfast.plan.event_times import filtered, watched
 from holdfast.plan.fingerprint import Fingerprint
 from holdfast.plan.frames import Expression, Found, Frame, Given, S
-from holdfast.plan.graph import DIFF, Node, Output, Sink, Source, Stage, Step, evaluate, leaves, outputs, updating
+from holdfast.plan.graph import (
+    DIFF,
+    Leaf,
+    Loop,
+    Node,
+    Sink,
+    Source,
+    Stage,
+    Step,
+    evaluate,
+    leaves,
+    outputs,
+    part,
+    put_in,
+    sources,
+    updating,
+)
 from holdfast.plan.numbers import numbered
 from holdfast.plan.types import key_type_error
 from holdfast.state.hashing import can_hash
@@ -52,7 +68,7 @@ class StageInput:
     keys: tuple[Expression, ...]
     values: tuple[Expression, ...]
     time: str | None = None
-    observed: tuple[tuple[Source | Output, str], ...] = ()
+    observed: tuple[tuple[Leaf, str], ...] = ()
     ahead: int | None = None
     time_column: str | None = None
     time_name: str = ""
@@ -76,6 +92,19 @@ class StageInput:
     def hashed_at_intake(self) -> bool:
         """Whether the intake computes the keys' hash itself, so that it need not cross from Spark."""
         return can_hash([key.type for key in self.plan.operator.keys])
+
+    @cached_property
+    def regular(self) -> StageInput | None:
+        """Without the rows of loops; None: it has no others."""
+        node = part(self.node, lambda leaf: not isinstance(leaf, Loop))
+        return self if node is self.node else None if node is None else replace(self, node=node)
+
+    def rows_for(self, loop: Loop, closing: Node) -> StageInput | None:
+        """What it takes of a loop, out of the rows that close it. Loops say nothing of how far event time has come."""
+        node = part(self.node, lambda leaf: leaf is loop)
+        if node is None:
+            return None
+        return replace(self, node=put_in(node, loop, closing), observed=(), time_column=None)
 
     @cached_property
     def partials(self) -> Partials | None:
@@ -190,9 +219,23 @@ class Plan:
         return replace(self, planned=tuple(found))
 
     def intake(self, level: int) -> list[StageInput]:
-        """The inputs whose rows are taken in at that level, in the order of their numbers."""
-        found = [item for stage in self.planned for item in stage.inputs if item.place.level == level]
-        return sorted(found, key=lambda item: item.place.number)
+        """The inputs whose rows are taken in at that level, in the order of their numbers; without rows of loops."""
+        found = [item.regular for stage in self.planned for item in stage.inputs if item.place.level == level]
+        return sorted((item for item in found if item is not None), key=lambda item: item.place.number)
+
+    @property
+    def closing(self) -> tuple[Sink, ...]:
+        """What closes the loops."""
+        return tuple(sink for sink in self.sinks if sink.closes)
+
+    def around(self, sink: Sink) -> dict[int, list[StageInput]]:
+        """Who takes the rows that close a loop, by the level at which they do in the next epoch."""
+        found: dict[int, list[StageInput]] = {}
+        loop = some(sink.closes, "it closes one")
+        for item in (item for stage in self.planned for item in stage.inputs):
+            if (mine := item.rows_for(loop, sink.node)) is not None:
+                found.setdefault(item.place.level, []).append(mine)
+        return {level: sorted(items, key=lambda item: item.place.number) for level, items in found.items()}
 
     @property
     def time_columns(self) -> dict[str, str]:
@@ -220,7 +263,7 @@ class Plan:
     def places(self) -> list[Source]:
         """Sources in the order in which the streaming plan has them: Spark tells their offsets apart by that alone."""
         nodes = [item.node for item in self.intake(1)] + [sink.node for sink in self.stateless_sinks]
-        return [leaf for node in nodes for leaf in leaves(node) if isinstance(leaf, Source)]
+        return [leaf for node in nodes for leaf in sources(node)]
 
 
 def with_operator(stage: PlannedStage, spec: Spec) -> PlannedStage:

@@ -17,7 +17,7 @@ from holdfast.operators.stage import InputPlan, StagePlan, TimePlan
 from holdfast.plan.bounds import TIMES, bounds_of, traced
 from holdfast.plan.compile import PlannedStage, StageInput, Values, key_columns
 from holdfast.plan.frames import DIFF, Expression, Frame, Given
-from holdfast.plan.graph import Node, Output, Source, Stage, StageRows, leaves, outputs, updating
+from holdfast.plan.graph import Loop, Node, Output, Source, Stage, StageRows, leaves, loops, outputs, updating
 
 
 @dataclass
@@ -61,7 +61,7 @@ class DraftInput:
 
     def bounds(self, known: Mapping[Stage, PlannedStage]) -> Columns:
         """Those of its columns whose times the watermarks of the stages below bound."""
-        if not outputs(self.node):
+        if not outputs(self.node) or loops(self.node):  # what goes round is of any time
             return {}
         found = {}
         for column in self.columns:
@@ -99,7 +99,7 @@ class Draft:
             plain = tuple(PlainColumn(key.name, key.type.simpleString()) for key in found)
             inputs.append(DraftInput(node, frame, keys, plain, tuple(key.value for key in found), Values(frame, name)))
         for item in inputs:
-            if len({isinstance(leaf, Source) for leaf in leaves(item.node)}) > 1:
+            if len({type(leaf) for leaf in leaves(item.node) if not isinstance(leaf, Loop)}) > 1:
                 raise PlanError(
                     f"An input of stage '{name}' mixes rows of sources with rows of stages.",
                     safe="Nothing was started.",
@@ -140,6 +140,8 @@ class Draft:
             places.append(InputPlan(level if outputs(item.node) else 1, number + port))
             mine = []
             for leaf in dict.fromkeys(leaves(item.node)):
+                if isinstance(leaf, Loop):
+                    continue  # rows that go round say nothing of how far time has come
                 if isinstance(leaf, Output) and known[leaf.stage].timed:
                     mark = (Bound(leaf.stage.name),) if item.time is None else self._bounds(item, leaf, known)
                     follows = together(follows, mark)
@@ -149,7 +151,10 @@ class Draft:
             observed += [name for _, name in mine]
             seen.append(tuple(mine))
         timed = bool(observed) or all(
-            isinstance(leaf, Output) and known[leaf.stage].timed for item in self.inputs for leaf in leaves(item.node)
+            isinstance(leaf, Output) and known[leaf.stage].timed
+            for item in self.inputs
+            for leaf in leaves(item.node)
+            if not isinstance(leaf, Loop)
         )
         time = TimePlan()
         if timed and spec.timed:

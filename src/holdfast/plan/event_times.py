@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from holdfast.plan.graph import Node, Output, Source, Step, Union
+from holdfast.plan.graph import Loop, Node, Output, Source, Step, Union
 
 See = Callable[[Node, str], Step]
 """Puts a look at a column on top of a node."""
@@ -20,7 +20,7 @@ See = Callable[[Node, str], Step]
 def filtered(node: Node) -> bool:
     """Whether a step on the way may drop rows."""
     match node:
-        case Source() | Output():
+        case Source() | Output() | Loop():
             return False
         case Step():
             return node.filters or filtered(node.parent)
@@ -31,7 +31,7 @@ def filtered(node: Node) -> bool:
 def watched(node: Node, column: str, see: See, *, drops: bool = False) -> Node:
     """``node`` with looks at ``column`` wherever filters come later (``drops``: some come after ``node``)."""
     match node:
-        case Source() | Output():
+        case Source() | Output() | Loop():
             return see(node, column) if drops else node
         case Step():
             before = node.before(column)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from html import escape
 
 from holdfast.plan.compile import Plan, PlannedStage
-from holdfast.plan.graph import Node, Output, Source, Step, Union
+from holdfast.plan.graph import Loop, Node, Output, Source, Step, Union
 
 _BOX, _ROW, _GAP, _LEFT = 230, 56, 70, 20
 
 
 def as_text(job: str, plan: Plan) -> str:
     """Levels from the sources to the sinks, each stage with what it reads, keeps and puts out."""
-    lines = [f"Job '{job}': {len(plan.planned)} stages on {plan.levels} levels, {len(plan.sinks)} sinks"]
+    sinks = [sink for sink in plan.sinks if not sink.closes]
+    lines = [f"Job '{job}': {len(plan.planned)} stages on {plan.levels} levels, {len(sinks)} sinks"]
     for level in range(1, plan.levels + 1):
         lines.append(f"level {level}")
         for stage in (one for one in plan.planned if one.plan.level == level):
@@ -23,8 +24,11 @@ def as_text(job: str, plan: Plan) -> str:
                 f"    -> {port or 'rows'}: {', '.join(field.simpleString() for field in schema.fields)}"
                 for port, schema in stage.outputs.items()
             ]
+    if plan.closing:
+        lines.append("loops")
+        lines += [f"  {sink.closes.name} <- {_path(sink.node)}" for sink in plan.closing if sink.closes]
     lines.append("sinks")
-    lines += [f"  {sink.name} ({sink.format}, {sink.mode}) <- {_path(sink.node)}" for sink in plan.sinks]
+    lines += [f"  {sink.name} ({sink.format}, {sink.mode}) <- {_path(sink.node)}" for sink in sinks]
     return "\n".join(lines)
 
 
@@ -38,6 +42,8 @@ def _path(node: Node) -> str:
     match node:
         case Source():
             return f"source '{node.name}'"
+        case Loop():
+            return f"loop '{node.name}'"
         case Output():
             return node.stage.name + (f".{node.port}" if node.port else "")
         case Step():
@@ -53,8 +59,9 @@ def as_svg(job: str, plan: Plan) -> str:
 
     def reach(node: Node, to: str, steps: tuple[str, ...] = ()) -> None:
         match node:
-            case Source():
-                box = (f"source {node.name}", node.name, "source")
+            case Source() | Loop():
+                kind = "source" if isinstance(node, Source) else "loop"
+                box = (f"{kind} {node.name}", node.name, "source" if kind == "source" else "loop, the epoch before")
                 if box not in columns[0]:
                     columns[0].append(box)
                 edges.append((box[0], to, ", ".join(reversed(steps))))

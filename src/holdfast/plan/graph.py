@@ -9,8 +9,8 @@ for it. What a stage only ever adds to (closed windows, say) has no such column.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pyspark.sql.types import StructType
 
@@ -83,7 +83,18 @@ class Output:
     updating: bool
 
 
-Node = Source | Step | Union | Output
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """Rows that the stream which closes the loop had in the epoch before."""
+
+    name: str
+    frame: Any
+    """No rows, but its columns."""
+    updating: ClassVar[bool] = False
+
+
+Leaf = Source | Output | Loop
+Node = Leaf | Step | Union
 
 
 @dataclass(frozen=True)
@@ -118,6 +129,10 @@ class Sink:
     """What functions call its rows in the next epoch: they go into the commit, and nowhere else."""
     named: Named | None = None
     """The stream that its rows become, for other jobs."""
+    closes: Loop | None = None
+    """Its rows are that loop's in the next epoch, and go nowhere else."""
+    max_rounds: int | None = None
+    """Of what it closes: so often may rows go round in epochs without rows of sources."""
 
     @property
     def signed(self) -> bool:
@@ -125,10 +140,10 @@ class Sink:
         return self.named is not None and updating(self.node)
 
 
-def leaves(node: Node) -> Iterator[Source | Output]:
-    """The sources and stages that a tree of stateless steps stands on."""
+def leaves(node: Node) -> Iterator[Leaf]:
+    """The sources, stages and loops that a tree of stateless steps stands on."""
     match node:
-        case Source() | Output():
+        case Source() | Output() | Loop():
             yield node
         case Step():
             yield from leaves(node.parent)
@@ -153,6 +168,44 @@ def outputs(node: Node) -> list[Output]:
     return [leaf for leaf in leaves(node) if isinstance(leaf, Output)]
 
 
+def loops(node: Node) -> list[Loop]:
+    """The loops among the leaves."""
+    return [leaf for leaf in leaves(node) if isinstance(leaf, Loop)]
+
+
+def sources(node: Node) -> list[Source]:
+    """The sources among the leaves."""
+    return [leaf for leaf in leaves(node) if isinstance(leaf, Source)]
+
+
+def part(node: Node, of: Callable[[Leaf], bool]) -> Node | None:
+    """The tree without the sides of unions that stand on other leaves; None: nothing is left of it."""
+    match node:
+        case Source() | Output() | Loop():
+            return node if of(node) else None
+        case Step():
+            below = part(node.parent, of)
+            return node if below is node.parent else None if below is None else replace(node, parent=below)
+        case Union():
+            left, right = part(node.left, of), part(node.right, of)
+            if left is node.left and right is node.right:
+                return node
+            if left is not None and right is not None:
+                return replace(node, left=left, right=right)
+            return right if left is None else left
+
+
+def put_in(node: Node, leaf: Leaf, instead: Node) -> Node:
+    """The tree with another one where a leaf was."""
+    match node:
+        case Source() | Output() | Loop():
+            return instead if node is leaf else node
+        case Step():
+            return replace(node, parent=put_in(node.parent, leaf, instead))
+        case Union():
+            return replace(node, left=put_in(node.left, leaf, instead), right=put_in(node.right, leaf, instead))
+
+
 def updating(node: Node) -> bool:
     """Whether rows of this stream can be taken back."""
     return any(leaf.updating for leaf in leaves(node))
@@ -171,7 +224,7 @@ def opaque(node: Node) -> bool:
 def evaluate(node: Node, frames: Mapping[Node, S], hidden: tuple[str, ...] = ()) -> S:
     """Run the stateless steps of ``node`` over the frames of its leaves."""
     match node:
-        case Source() | Output():
+        case Source() | Output() | Loop():
             return frames[node]
         case Step():
             result: S = node.run(evaluate(node.parent, frames, hidden), hidden)
@@ -206,10 +259,10 @@ def united(rows: list[S], hidden: tuple[str, ...] = ()) -> S:
 
 def union_of(left: S, right: S, hidden: tuple[str, ...]) -> S:
     """Spark's union goes by position; hidden columns may stand elsewhere on each side, so they come last."""
-    return _hidden_last(left, hidden).union(_hidden_last(right, hidden))
+    return hidden_last(left, hidden).union(hidden_last(right, hidden))
 
 
-def _hidden_last(frame: S, hidden: tuple[str, ...]) -> S:
+def hidden_last(frame: S, hidden: tuple[str, ...]) -> S:
     if not hidden:
         return frame
     # Rows that are never taken back have no sign of their own where others do.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from holdfast.operators.bounds import Columns, together
 from holdfast.operators.stage import StagePlan, TimePlan
 from holdfast.plan.compile import PlannedStage, StageInput
-from holdfast.plan.graph import Node, Output, Sink, Source, Stage, Step, Union
+from holdfast.plan.graph import Loop, Node, Output, Sink, Source, Stage, Step, Union
 from holdfast.plan.stage_names import renamed
 
 
@@ -51,7 +51,7 @@ class Instead:
                 left, right = self.node(node.left), self.node(node.right)
                 same = left is node.left and right is node.right
                 return node if same else replace(node, left=left, right=right)
-            case Source():
+            case Source() | Loop():
                 return node
 
     def _named(self, planned: PlannedStage, names: Mapping[str, str], *, own: bool = False) -> PlannedStage:

@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast.operators.stage import StagePlan
 from holdfast.plan.changes import compare
-from holdfast.plan.graph import Node, Output, Source, leaves
+from holdfast.plan.graph import Leaf, Node, Output, leaves
 
 _WORD = re.compile(r"\w+")
 
@@ -36,8 +36,8 @@ def stream_name(node: Node) -> str:
     return "_".join(dict.fromkeys(_leaf_name(leaf) for leaf in leaves(node)))
 
 
-def _leaf_name(leaf: Source | Output) -> str:
-    return leaf.name if isinstance(leaf, Source) else "_".join(filter(None, (leaf.stage.name, leaf.port)))
+def _leaf_name(leaf: Leaf) -> str:
+    return "_".join(filter(None, (leaf.stage.name, leaf.port))) if isinstance(leaf, Output) else leaf.name
 
 
 def job_of(stage: str) -> str:

@@ -89,13 +89,14 @@ class Intake:
     push: Push | None = None
     batch: int | None = None  # what segments are named by, where it is not the epoch; the fence has the block to be
     numbers: tuple[int, ...] = ()  # what the inputs are called in the log, where that is not their places here
+    first: int = 0  # the number of the first partition, where several intakes are one level's
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         context = some(context, "intake runs inside a Spark task")
-        task = IntakeTask(self, context.partitionId(), context.taskAttemptId())
+        task = IntakeTask(self, self.first + context.partitionId(), context.taskAttemptId())
         try:
             tag = task.run(self._crossed(batches))
         except HoldfastError as error:
@@ -108,7 +109,7 @@ class Intake:
         """What its only task would answer, without Spark. One job and attempt takes a level in once, one way or the
         other, so the name of its segment is nobody else's.
         """
-        tag = IntakeTask(self, 0, 0).run(self._crossed(batches))
+        tag = IntakeTask(self, self.first, 0).run(self._crossed(batches))
         return [] if tag is None else [tag]
 
     def _crossed(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Crossed]:

@@ -172,21 +172,6 @@ class JobPlan(Plan):
                     return mine if share is None else share_of(mine, share)
         raise Impossible(f"there is no reader {number}")
 
-    def higher_rows(
-        self, level: int, scanned: Callable[[Output, Mode], DataFrame]
-    ) -> tuple[DataFrame, Crossing | None]:
-        """The rows of a level above the first, from what the stages below put out."""
-        branches = []
-        for item in self.intake(level):
-            branches.append(rows_of(item, {leaf: scanned(leaf, item.mode) for leaf in outputs(item.node)}))
-        rows, tagging = together(branches)
-        takers = tuple(((number, None),) for number in range(len(branches)))
-        return rows, None if tagging is None else Crossing(tagging, takers)
-
-    def higher_inputs(self, level: int) -> list[tuple[Output, Mode]]:
-        """Of which stages below a level reads what, and in which mode."""
-        return [(leaf, item.mode) for item in self.intake(level) for leaf in outputs(item.node)]
-
     def sink_rows(self, sink: Sink, epoch: int, rows: Callable[[Sequence[Output]], DataFrame]) -> DataFrame:
         """The rows of a sink over stages; ``rows`` has those of several outputs of the same columns together."""
         if not sink.signed and (found := self._bundles_of(sink)) is not None:
@@ -210,6 +195,23 @@ class JobPlan(Plan):
     @cached_property
     def _bundles(self) -> dict[Sink, list[Bundle] | None]:
         return {}
+
+
+def rows_of_all(
+    inputs: Sequence[StageInput], scanned: Callable[[Output, Mode], DataFrame]
+) -> tuple[DataFrame, Crossing | None]:
+    """The rows of inputs over stages, from what these have put out."""
+    branches = []
+    for item in inputs:
+        branches.append(rows_of(item, {leaf: scanned(leaf, item.mode) for leaf in outputs(item.node)}))
+    rows, tagging = together(branches)
+    takers = tuple(((number, None),) for number in range(len(branches)))
+    return rows, None if tagging is None else Crossing(tagging, takers)
+
+
+def read_by(inputs: Sequence[StageInput]) -> list[tuple[Output, Mode]]:
+    """Of which stages these inputs read what, and in which mode."""
+    return [(leaf, item.mode) for item in inputs for leaf in outputs(item.node)]
 
 
 def one_pass(source: DataFrame, readers: Mapping[int, Reader]) -> tuple[Pass, Takers] | None:

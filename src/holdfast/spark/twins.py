@@ -96,5 +96,5 @@ class Twins:
     def leaf_frames(self, node: Node) -> dict[Node, DataFrame]:
         found: dict[Node, DataFrame] = {}
         for leaf in leaves(node):
-            found[leaf] = leaf.frame if isinstance(leaf, Source) else self._frames[leaf.stage, leaf.port]
+            found[leaf] = self._frames[leaf.stage, leaf.port] if isinstance(leaf, Output) else leaf.frame
         return found

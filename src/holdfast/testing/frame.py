@@ -155,6 +155,10 @@ class MemoryFrame:
             found.origins = {**found.origins, name: value.strip()}
         return found
 
+    def toDF(self, *names: str) -> MemoryFrame:  # noqa: N802 - Spark's name for it
+        fields = [StructField(name, field.dataType) for name, field in zip(names, self.schema.fields, strict=True)]
+        return MemoryFrame(StructType(fields), self.table.rename_columns(list(names)))
+
     def with_constant(self, name: str, value: int, kind: str) -> MemoryFrame:
         found = data_type(kind)
         found = some(found, f"no type {kind}")
