@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import pytest
 
 import holdfast as hf
 from holdfast import testing
+from holdfast.driver import start
+from holdfast.driver.live_job import SECTION
 from holdfast.driver.options import Options
+from holdfast.log.ledger import Ledger
+from holdfast.log.records import JobFile
+from holdfast.log.store import Store
 from holdfast.recovery.policies import Chained
 from holdfast.safety.shards import Cut
 
@@ -27,6 +34,13 @@ from holdfast.safety.shards import Cut
         ({"upload_limit": True}, "upload_limit cannot be True", "100 Mbit/s"),
         ({"security": "plain"}, "security='plain' is none", "hf.Plain"),
         ({"listen": "/run/shop"}, "listen='/run/shop' is a folder", "Leave it out"),
+        ({"slices": "many"}, "slices must be a whole number .* or 'auto', not 'many'", "Leave it out"),
+        ({"slices": True}, "slices must be a whole number", "Leave it out"),
+        ({"slices": 0}, "slices must be a whole number", "Leave it out"),
+        ({"slices": 1.5}, "slices must be a whole number", "Leave it out"),
+        ({"containers": "2"}, "containers must be a whole number, at least 1, not '2'", "Leave containers= out"),
+        ({"threads": 0}, "threads must be a whole number", "Leave threads= out"),
+        ({"sinks_at_once": 0.5}, "sinks_at_once must be a whole number", "Leave sinks_at_once= out"),
     ],
 )
 def test_what_cannot_be_is_refused(given: dict[str, Any], says: str, todo: str) -> None:
@@ -34,6 +48,22 @@ def test_what_cannot_be_is_refused(given: dict[str, Any], says: str, todo: str) 
         Options(**given)
     assert refused.value.safe == "Nothing was started."
     assert todo in refused.value.todo
+
+
+@pytest.mark.parametrize(
+    ("stages", "hub", "asked", "slices"),
+    [(7, False, None, 128), (8, False, None, 32), (1, True, None, 32), (8, False, 64, 64), (1, False, "auto", 16)],
+)
+def test_how_many_slices_a_job_has_is_said_once(
+    tmp_path: Path, stages: int, hub: bool, asked: int | Literal["auto"] | None, slices: int
+) -> None:
+    """A store of a job keeps them, whatever becomes of the job: one of before, one that grows, a fork of one."""
+    job: Any = SimpleNamespace(spark=SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2)))
+    drawn: Any = SimpleNamespace(stages=[None] * stages, stages_may_come=hub)
+    ledger, options = Ledger(Store(str(tmp_path)), SECTION), Options(slices=asked)
+    assert start._slices(job, drawn, ledger, options) == slices
+    ledger.open_or_create_job(JobFile("id", "shop", {}, 100, 0))
+    assert start._slices(job, drawn, ledger, options) == (64 if asked == 64 else 100)
 
 
 def test_the_way_back_fits_the_safety() -> None:

@@ -8,7 +8,7 @@ from master_kit import batch
 
 from holdfast.errors import StoreError
 from holdfast.log.records import Batch, Fence
-from holdfast.master.events import BlockThere, Failed, GoOn
+from holdfast.master.events import BlockThere, Failed
 from holdfast.master.feed import (
     BatchBegun,
     BatchOffered,
@@ -47,7 +47,7 @@ def test_with_prefetch_a_block_is_enough_and_the_next_batch_waits_for_room() -> 
     fed = Fed(prefetch=1)
     assert fed.take(0)[-2:] == ["BlockThere", "FinishBatch"]
     assert fed.take(1)[-2:] == ["BlockThere", "FinishBatch"]
-    assert fed.offer(2) == [GoOn()], "two are unread"
+    assert fed.offer(2) == [], "two are unread"
     assert [type(one) for one in fed.read(1)] == [TakeIn]
 
 
@@ -166,7 +166,7 @@ def test_whoever_waits_hears_that_no_epoch_comes_and_may_offer_it_again() -> Non
     fed.take(0)
     assert list(fed.feed.give_up(BOOM)) == [FailBatch(batch(0), BOOM)]
     assert list(fed.feed.give_up(BOOM)) == [], "nobody waits"
-    assert fed.offer(0) == [GoOn()], "its block is there, and still to be read"
+    assert fed.offer(0) == [], "its block is there, and still to be read"
     assert fed.read(1) == [FinishBatch(batch(0), 1)]
 
 

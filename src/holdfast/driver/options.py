@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import Any, Literal
 
 from holdfast.driver.bandwidth import bytes_a_second
@@ -51,12 +52,19 @@ class Options:
     settle: bool = False
 
     def __post_init__(self) -> None:
-        if self.slices is not None and self.slices != "auto" and not 1 <= self.slices <= MAX_SLICES:
-            raise PlanError(f"slices must be between 1 and {MAX_SLICES}, or 'auto', not {self.slices}.")
-        if self.containers < 1 or self.threads < 1:
-            raise PlanError("containers and threads must be at least 1.")
-        if self.sinks_at_once < 1:
-            raise PlanError("sinks_at_once must be at least 1: then they run one after the other.")
+        if self.slices is not None and self.slices != "auto" and not _is_whole(self.slices, 1, MAX_SLICES):
+            raise PlanError(
+                f"slices must be a whole number between 1 and {MAX_SLICES}, or 'auto', not {self.slices!r}.",
+                safe="Nothing was started.",
+                todo="Leave it out: then a store goes on with what it has, and a new one gets what fits most jobs.",
+            )
+        for name in ("containers", "threads", "sinks_at_once"):
+            if not _is_whole(number := getattr(self, name), 1):
+                raise PlanError(
+                    f"{name} must be a whole number, at least 1, not {number!r}.",
+                    safe="Nothing was started.",
+                    todo=f"Leave {name}= out, or give a number of at least 1.",
+                )
         if is_folder(self.listen):
             raise PlanError(
                 f"listen={self.listen!r} is a folder, and listen= takes the name or address of a machine.",
@@ -140,6 +148,10 @@ class Options:
             return None
         policy = way if isinstance(way, Star | Line | Tree | Auto) else Star()  # with FromStore nobody ever asks for it
         return JoinRing(shards, policy)
+
+
+def _is_whole(number: Any, least: int, most: float = float("inf")) -> bool:
+    return not isinstance(number, bool) and isinstance(number, Integral) and least <= int(number) <= most
 
 
 def checked_overflow(how: str | None) -> str | None:

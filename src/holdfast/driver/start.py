@@ -246,8 +246,8 @@ def store_of(job: Job) -> Store:
 
 
 def _slices(job: Job, plan: JobPlan, ledger: Ledger, options: Options) -> int:
-    if isinstance(options.slices, int):
-        return options.slices
+    if options.slices is not None and options.slices != "auto":
+        return int(options.slices)
     if known := ledger.find_job():  # the number is for life
         return known.slices
     if options.slices == "auto":

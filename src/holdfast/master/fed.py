@@ -39,6 +39,7 @@ class Fed:
             case HasRead(position=position):
                 further = self.feed.read(position)
             case EpochsOver(error=error):
+                list(self.pump.hear(said))
                 further = iter(list(self.feed.give_up(error)) or [EndEpochs(error)])
             case PumpHeld() | PumpLet() | TickWanted() | BlockThere() | GoOn():
                 further = self.pump.hear(said)
@@ -55,6 +56,7 @@ class Fed:
 
     def _tried_again(self) -> Iterator[Event]:
         """A batch that came when an epoch had failed, and nobody had waited for that, waits for it now: it is tried
-        once more, and if it fails again the batch does, too. Else nobody would ever hear of either."""
+        once more, and if it fails again the batch does, too. Else nobody would ever hear of either. While it is being
+        decided what becomes of that epoch, the batch waits for that."""
         if self.pump.stuck and not self.feed.idle:
             yield GoOn()

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from holdfast.invariants import Impossible, invariant, some
 from holdfast.log.records import Batch, Fence
-from holdfast.master.events import Answer, BlockThere, Event, Failed, GoOn, IntakeDone, SinkDone, Tag
+from holdfast.master.events import Answer, BlockThere, Event, Failed, IntakeDone, SinkDone, Tag
 from holdfast.master.instructions import Instruction
 from holdfast.master.offers import (
     BatchBegun,
@@ -156,7 +156,7 @@ class Feed:
             case _:
                 raise Impossible("an event that is not for the feed")
 
-    def _offered(self, batch: Batch) -> Iterator[Event | Instruction]:
+    def _offered(self, batch: Batch) -> Iterator[Instruction]:
         offer = self._offer
         if offer is not None and offer.batch == batch:
             return  # doubled: it gets its answer when there is one
@@ -167,8 +167,6 @@ class Feed:
             return  # an offer of long ago: another is waited for by now
         if offer is None and self._batch == batch:
             self._offer = Offer(batch, number=self._last)
-            if self._waits(self._offer):
-                yield GoOn()
         elif offer is None and self._may_be_old(batch):
             self._offer = Offer(batch, old=True)
             self._asking.ask(FindBlock(batch))
@@ -181,8 +179,6 @@ class Feed:
                 self._offer.begun, self._offer.done = True, self._done
                 if self._facts.taken_in:
                     self._offer.tags = ()
-            if self.unread > self._facts.prefetch:
-                yield GoOn()
 
     def _may_be_old(self, batch: Batch) -> bool:
         last = self._batch

@@ -84,6 +84,7 @@ class Pump:
         self._flight: Ranges | None = None
         """What the epoch under way takes, as it is wanted here."""
         self._failed = False
+        self._deciding = False  # what becomes of the epoch that failed
         self._tick = False
         self._settle = False
         self._max_rounds: Rounds = {}
@@ -107,8 +108,13 @@ class Pump:
 
     @property
     def stuck(self) -> bool:
-        """An epoch has failed, and nobody has said that it may be tried again."""
-        return self._failed
+        """An epoch has failed and was given up, and nobody has said since that it may be tried again."""
+        return self._failed and not self._deciding
+
+    def through(self, number: int) -> bool:
+        """All blocks up to this one are read, and what was begun with them or before is done."""
+        later = self._flight is not None and self._flight[FEED].last > number
+        return self.dry or self._done > number or (self._done == number and later)
 
     @property
     def at_rest(self) -> bool:
@@ -139,8 +145,10 @@ class Pump:
                 self._last = max(self._last, number)
             case TickWanted():
                 self._tick = self._tick or self._flight is None
+            case EpochsOver():
+                self._deciding = False
             case GoOn():
-                self._failed = False
+                self._failed = self._deciding = False
                 if self._position > self._done:
                     yield DoneWanted()  # it was committed while nobody wanted it
             case _:
@@ -162,7 +170,7 @@ class Pump:
                 self._flight, self._done = None, self._position
                 yield HasRead(self._done, epoch)
             case EpochFailed(error=error):
-                self._flight, self._failed = None, True
+                self._flight, self._failed, self._deciding = None, True, True
                 yield DecideFailed(error)
         yield from self._advance()
 
