@@ -162,7 +162,9 @@ class Revived:
         for name, stage in self._stages.items():
             state = stage.operator.new_slice()
             if any(table in loaders for table in stage.tables):
-                state.activate([loaders[table] for table in stage.tables])
+                tables = zip(stage.tables, stage.operator.layouts, strict=True)
+                # A table that a copy does not have was empty: of a slice without rows one is sent in all.
+                state.activate([loaders.get(name) or copies.Loader(one, epoch=version) for name, one in tables])
             else:
                 state.load([], version)  # it came later
             self.put(name, number, state)
