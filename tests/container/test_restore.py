@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from holdfast.container.copies_out import Walk
 from holdfast.container.job import HostedJob
 from holdfast.container.restore import Revived
 from holdfast.container.staging import Staging
@@ -261,3 +262,18 @@ def test_a_container_of_a_replaced_driver_does_not_replay_what_came_after_it(sho
         shop.log(2, numbers=(0, 5))
         with pytest.raises(StoreError, match="a later graph of the job than the one that runs here"):
             job.restore(range(SLICES), 2, 0)
+
+
+def test_a_copy_of_a_slice_without_rows_becomes_active_whatever_its_first_stage_is(tmp_path: Path) -> None:
+    """Of such a slice one table is sent, to have something to tell the epoch by; this stage keeps two."""
+    distinct = AggregateSpec("values", "count_distinct", "v0", "bigint")
+    several = StagePlan("several", 1, (InputPlan(1, 0),), StageSpec(KEYS, (distinct,)))
+    shop = Shop(tmp_path, (several,))
+    with shop.job(several) as owner, shop.job(several) as peer:
+        owner.restore([0], 0, 0)
+        owner.stages["several"].held(0).state.pass_over(1)
+        for table, count, header, part in Walk(owner, "w", 1, {0: 1}).parts(0, 0):
+            peer.backups.receive("copy", table, 0, header, part, count)
+        assert peer.backups.versions([0]) == {0: 1}
+        peer.activate([0], 1)
+        assert peer.stages["several"].held(0).state.rows == 0
