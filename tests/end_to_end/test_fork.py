@@ -312,6 +312,7 @@ def test_snapshots_at_any_moment_while_containers_die(shop: Shop, forks: int, dr
     draw = random.Random(drill_seed)
     shop.more(2)
     taken: list[hf.Snapshot] = []
+    killed: set[str] = set()
     with shop.job("first")[0].start(containers=3, slices=8, safety=hf.Delta(store_every=2)) as run:
         run.process_all_available()
         over = threading.Event()
@@ -328,13 +329,17 @@ def test_snapshots_at_any_moment_while_containers_die(shop: Shop, forks: int, dr
                 assert run._shell.wait_for(lambda: run._shell.machine.committed > 2 + number, NEVER)  # noqa: B023
                 time.sleep(draw.uniform(0, 0.3))
                 if draw.random() < 0.7:
-                    run.kill(draw.choice([one.name for one in run.status().containers if one.alive]))
+                    name = draw.choice([one.name for one in run.status().containers if one.alive])
+                    run.kill(name)
+                    killed.add(name)
                 taken.append(run.snapshot(timeout=300))
         finally:
             over.set()
             flowing.join()
         run.process_all_available()
         shop.check(run, shop.files)
+        told = [event.text for event in run.status().events if event.kind == "lost"]
+        assert all(any(f"container {name} is lost" in text for text in told) for name in killed), (killed, told)
     assert len({one.epochs["main"] for one in taken}) > 1
     for at, snapshot in enumerate(taken):
         job, _ = shop.job(f"fork{at}")
