@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast.log.records import Fence, Ranges
-from holdfast.master.events import Applied, Event, Started
+from holdfast.master.events import Applied, CommitStored, Event, Started
 from holdfast.master.flight import Flight
 from holdfast.master.instructions import (
     Activate,
@@ -84,8 +83,8 @@ class BelievesLateAnswers(Master):
 class RestoresTooLittle(Master):
     """Does not see that the epoch was committed while a slice was restored."""
 
-    def _commit(self, ours: StoreCommit, fence: Fence, ranges: Ranges) -> None:
-        super()._commit(ours, fence, ranges)
+    def _commit(self, ours: StoreCommit, stored: CommitStored) -> None:
+        super()._commit(ours, stored)
         for id_, one in self._asking.pending.items():
             if isinstance(one, Restore | Activate):
                 self._asking.pending[id_] = replace(one, epoch=self.committed)
@@ -152,8 +151,8 @@ class DoesNotWaitUntilAllIsForgotten(Master):
 class TakesActivatedForNewer(Master):
     """Does not see that an epoch was committed while a copy was made active."""
 
-    def _commit(self, ours: StoreCommit, fence: Fence, ranges: Ranges) -> None:
-        super()._commit(ours, fence, ranges)
+    def _commit(self, ours: StoreCommit, stored: CommitStored) -> None:
+        super()._commit(ours, stored)
         for id_, one in self._asking.pending.items():
             if isinstance(one, Activate):
                 self._asking.pending[id_] = replace(one, epoch=self.committed)
