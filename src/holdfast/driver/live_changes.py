@@ -150,11 +150,11 @@ class LiveChanges:
         with contextlib.ExitStack() as held:
             held.enter_context(shell.between_batches())
             while True:
-                run.refuse_failed()
+                run.refuse_ending()
                 with contextlib.ExitStack() as still:
                     still.enter_context(shell.between_epochs())
                     if shell.machine.resting and not shell.unread:
-                        run.refuse_stopped()
+                        run.refuse_ending()
                         held.push(still.pop_all())
                         between.push(held.pop_all())
                         return
