@@ -160,7 +160,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
             store.uri,
             SECTION,
             options.upload,
-            options.copy_bandwidth,
+            options.copying,
             ledger.graphs().newest,
             options.terms().checks,
         )
