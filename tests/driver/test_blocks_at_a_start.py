@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.driver.found import begun_before, counted, look, moved_down, refuse_moved
+from holdfast.driver.found import begun_before, counted, look, moved_down, refuse_moved, refuse_undrained
 from holdfast.driver.history import History
 from holdfast.driver.intake import IntakeHandlers
 from holdfast.driver.options import Options
@@ -19,7 +19,7 @@ from holdfast.driver.sizes import Sizes
 from holdfast.driver.store import Feedback, StoreHandlers
 from holdfast.driver.units import Written
 from holdfast.driver.watermarks import Timekeeper
-from holdfast.errors import FencedError, PlanError
+from holdfast.errors import FencedError, PlanError, StoreError
 from holdfast.log.blocks import batch_at, standing
 from holdfast.log.ledger import Ledger
 from holdfast.log.records import FEED, Batch, Commit, Fence, GraphFile, Prepare, Range
@@ -36,6 +36,7 @@ from holdfast.master.feed import (
     StoreBlock,
     TakeIn,
 )
+from holdfast.operators.stage import TimePlan
 from holdfast.spark.checkpoint import SparkNotes
 
 
@@ -187,6 +188,57 @@ def test_a_graph_that_a_block_names_counts(tmp_path: Path) -> None:
     known = Ledger(Store(str(tmp_path)), "main").graph()
     assert known is not None
     assert known.version == 1
+
+
+def test_what_a_change_does_in_its_first_epoch_is_done_when_only_a_block_came_to_name_it(tmp_path: Path) -> None:
+    stages = [SimpleNamespace(name=name, level=1, time=TimePlan()) for name in ("top", "sums", "idle")]
+    drawn = plan()
+    drawn.stages = stages
+    one = Run(tmp_path, 1, drawn)
+    one.whole(0)
+    turns = {"resets": ["sums", "gone"], "cuts": ["top"], "idle": ["idle"]}
+    one.ledger.put_graph(GraphFile(1, 0, 1, {}, [], [], [], [], 0, live=True, former=0, turns=turns))
+    ended = Run(tmp_path, 2, drawn)
+    assert (ended.found.turns, ended.found.left_out) == (((), ()), ()), "nothing names it yet"
+    one.block(1)  # and it ends
+    two = Run(tmp_path, 3, drawn)
+    assert (two.found.turns, two.found.left_out) == ((("sums",), ("top",)), ("idle",))
+    two.log.resets, two.log.cuts = two.found.turns
+    prepare = two.prepare()
+    assert (prepare.graph, prepare.resets, prepare.cuts) == (1, ("sums",), ("top",))
+    assert Run(tmp_path, 4, drawn).found.turns == ((), ()), "its prepare says it"
+    two.commit()
+    assert Run(tmp_path, 5, drawn).found.turns == ((), ())
+
+
+def test_numbers_of_sinks_go_on_if_the_block_is_of_a_driver_that_did_not_know_of_them(tmp_path: Path) -> None:
+    Run(tmp_path, 1).whole(0)
+    late = Run(tmp_path, 2, plan(()))
+    ours = Run(tmp_path, 3, plan(("raw", "more")))
+    assert ours.begin(1) == 1
+    assert ours.intake.number_of("more") == 0
+    late.block(1)
+    ours.block(1)
+    assert ours.begin(2) == 2, "it has batch 1: with that number it would leave out this one"
+    assert ours.intake.number_of("more") == 1
+
+
+def test_a_batch_that_another_driver_has_begun_without_a_sink_is_not_gone_on_with(tmp_path: Path) -> None:
+    late, ours = Run(tmp_path, 1), Run(tmp_path, 2, plan(("raw", "more")))
+    late.begin(0)
+    with pytest.raises(FencedError, match=r"begun block 1 just now[\s\S]*'more'[\s\S]*begins with the batch after it"):
+        ours.begin(0)
+    again = Run(tmp_path, 3, plan(("raw", "more")))
+    again.block(0)
+    assert again.begin(1) == 1
+    assert again.intake.number_of("more") == 0
+
+
+def test_a_store_of_before_whose_batch_is_still_to_come_cannot_be_drained(tmp_path: Path) -> None:
+    former(tmp_path, "batch")
+    with pytest.raises(StoreError, match=r"prepared by an earlier version[\s\S]*batch 3[\s\S]*without drain=True"):
+        refuse_undrained(Run(tmp_path, 2).blocks, "shop")
+    refuse_undrained(Run(tmp_path / "new", 1).blocks, "shop")
 
 
 def test_a_block_of_other_stages_is_read_by_nobody(tmp_path: Path) -> None:

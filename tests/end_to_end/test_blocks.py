@@ -10,13 +10,14 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from kit import Drill, committed_files, equal
+from kit import NEVER, Drill, committed_files, equal, until
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
@@ -37,9 +38,10 @@ class Shop:
     def add(self, files: int = 1) -> None:
         for _ in range(files):
             self.files += 1
-            path = self.base / "in" / f"{self.files:04d}.parquet"
+            path = self.base / f"{self.files:04d}.parquet"
             pq.write_table(pa.table({"k": list(range(5)), "v": [self.files] * 5}), path)
             os.utime(path, (1_700_000_000 + self.files, 1_700_000_000 + self.files))
+            path.rename(self.base / "in" / path.name)  # whole: somebody may look meanwhile
 
     def draw(self, *, best: bool = False, raw: bool = False, **more: Callable[..., Any]) -> hf.Job:
         job = hf.Job("shop", self.spark, store=str(self.base / "store"))
@@ -172,6 +174,44 @@ def test_the_next_batch_is_taken_in_while_an_epoch_is_under_way(shop: Shop) -> N
     shop.add(3)
     assert shop.run(prefetch=1, take=take) == shop.counted()
     assert came == [2]
+    shop.check_sinks()
+
+
+def test_what_was_there_is_waited_for_and_not_what_comes_all_the_time(shop: Shop) -> None:
+    """There is a block that nobody has read whenever an epoch ends."""
+    going, waiting = [True], threading.Event()
+
+    def take(df: DataFrame, epoch: hf.Epoch) -> None:
+        if going:
+            shop.add()
+            while going and shop.ledger.get_block(int(epoch) + 1) is None:
+                waiting.wait(0.05)
+
+    shop.add()
+    with shop.draw(take=take).start(containers=1, slices=4, prefetch=1) as run:
+        run.process_all_available()
+        going.clear()
+        run.process_all_available()
+        assert sorted(tuple(row.values()) for row in run.state("counts").to_arrow().to_pylist()) == shop.counted()
+    shop.check_sinks()
+
+
+def test_whoever_waits_for_what_a_stop_gives_up_hears_of_that(shop: Shop) -> None:
+    """Spark has done its part: the block is there."""
+    leave = threading.Event()
+    shop.add(2)
+    run = shop.draw(take=lambda df, epoch: leave.wait(300)).start(containers=1, slices=4, prefetch=1)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(run.process_all_available)
+        until(lambda: run._live._waiters and run._live._waiters[0].over, NEVER, "Spark has done its part")
+        stopping = pool.submit(run.stop, 0.1)
+        until(lambda: not run._shell.machine._busy, NEVER, "the epoch is given up")
+        leave.set()
+        with pytest.raises(hf.HoldfastError, match="was stopped before it was done"):
+            waiting.result()
+        stopping.result()
+    assert shop.unread
+    assert shop.run(take=lambda df, epoch: None) == shop.counted()
     shop.check_sinks()
 
 

@@ -216,6 +216,8 @@ def test_what_a_hub_refuses(tmp_path: Path, spark: SparkSession) -> None:
             (lambda: run.update("above/above", where="k > 1"), "reads rows that can be taken back"),
             (lambda: run.update(counts, where="k > 1"), "is one with another job's, and job 'reader' reads it as"),
             (lambda: run.remove("nobody"), "has no job 'nobody'"),
+            (lambda: run.remove(None), "has no job 'None'"),  # type: ignore[arg-type]
+            (lambda: run.add("late"), "run.add takes a job"),  # type: ignore[arg-type]
             (lambda: run.remove("sums"), "Job 'above' reads 'sums/own' of job 'sums'"),
             (lambda: run.resume("sums"), "is not left out"),
             (lambda: run.add(hub._jobs["one"]), "that was drawn since hub 'shop' runs"),
@@ -240,4 +242,4 @@ def test_what_a_hub_refuses(tmp_path: Path, spark: SparkSession) -> None:
         run.remove("one")
         assert run.state("twin/twin").to_arrow().num_rows == 5
         assert [job.name for job in run.jobs] == ["twin", "sums"]
-    assert len(seen) == 12
+    assert len(seen) == 14

@@ -6,15 +6,21 @@ The oracle is a batch over the rows of each epoch's files, as for hubs.
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from driver import source
+from kit import NEVER, until
 from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.sql import SparkSession
+from test_blocks import dying
 from test_live_changes import Counting, Doubling, Feed, Touchy, state, wait_whole
 
 import holdfast as hf
+from holdfast.driver import loop
+from holdfast.log.ledger import Ledger
+from holdfast.log.store import Store
 
 pytestmark = pytest.mark.spark
 register_pickle_by_value(sys.modules[Doubling.__module__])
@@ -84,6 +90,33 @@ def test_what_does_not_touch_sparks_query_changes_any_job(tmp_path: Path, spark:
         right(run)
     with pytest.raises(hf.StoreError, match="so it was changed while job 'shop' ran, and the program draws"):
         draw(tmp_path, spark, Counting).start(containers=1, slices=4)
+
+
+def test_a_driver_that_dies_when_only_a_block_names_a_change_has_made_it_whole(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch may be taken in between the graph and the epoch without rows that comes for it: here none comes."""
+    feed = Feed(tmp_path)
+    with draw(tmp_path, spark).start(containers=1, slices=4) as run, monkeypatch.context() as patched:
+        feed.give(run, 2)
+        patched.setattr(loop.Shell, "hurry", lambda shell: None)
+        with ThreadPoolExecutor(1) as pool:
+            emptied = pool.submit(run.update, "sums", reset=True)
+            until(lambda: run._live.changes.version == 1 or emptied.done(), NEVER, "the change is in the store")
+            with dying(patched, "after-block", 3):
+                (tmp_path / "all/0002.parquet").rename(tmp_path / "input/0002.parquet")
+                with pytest.raises(hf.HoldfastError):
+                    emptied.result()
+    feed.given = 3
+    ledger = Ledger(Store(str(tmp_path / "store")), "main")
+    last, named = ledger.last_prepared(), ledger.get_block(3)
+    assert last == (2, last[1] if last else 0)
+    assert named is not None
+    assert named.graph == 1
+    with draw(tmp_path, spark).start(containers=1, slices=4) as run:
+        feed.give(run)
+        state(run, "sums", SUMS.format("v > 0 AND e >= 3"), feed.rows())
+        state(run, "groups", "SELECT g, count(DISTINCT k) AS n FROM rows GROUP BY g", feed.rows())
 
 
 def test_filters_that_stand_behind_the_query(tmp_path: Path, spark: SparkSession) -> None:

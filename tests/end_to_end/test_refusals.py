@@ -285,7 +285,7 @@ def test_two_drivers_on_one_store(tmp_path: Path) -> None:
 
 
 def test_refused_before_anything_starts(tmp_path: Path, spark: SparkSession) -> None:
-    with pytest.raises(hf.PlanError, match="empty string as its store"):
+    with pytest.raises(hf.PlanError, match="empty string, or no path, as its store"):
         hf.Job("plan", spark, store="")
     job = hf.Job("plan", spark, store=str(tmp_path / "store"))
     frame = spark.readStream.format("rate").load()

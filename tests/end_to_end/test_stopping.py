@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,58 @@ def test_stop_in_a_sink_ends_the_run_behind_that_epoch(rows: Rows) -> None:
     with job.start(**(QUICK | {"trigger": {"availableNow": True}})) as run:
         run.await_termination()
         assert run.state(counts).get(1) == {"k": 1, "n": 3, "_epoch": 3}
+
+
+def test_a_stop_does_not_wait_for_a_change_that_waits_for_an_epoch(rows: Rows) -> None:
+    """The epoch is given up when the stop has no more patience, and the change would have waited for it for ever."""
+    rows.add()
+    job, counts = rows.job()
+    inside, leave = threading.Event(), threading.Event()
+
+    def sink(frame: DataFrame, epoch: int) -> None:
+        inside.set()
+        leave.wait(300)
+
+    counts.for_each_batch(sink)
+    run = job.start(**QUICK, prefetch=1)  # else the change waits until Spark's batch has failed
+    assert inside.wait(300)
+    with ThreadPoolExecutor(2) as pool:
+        changing = pool.submit(run.update, "counts", reset=True)
+        until(lambda: run._shell._gate.locked() and run._shell._brain.pump._held, 300, "the change waits")
+        stopping = pool.submit(run.stop, 0.1)
+        until(lambda: not run._shell.machine._busy, 300, "the epoch is given up")
+        leave.set()
+        with pytest.raises(hf.ContainerError, match=r"is being stopped[\s\S]*Nothing was changed"):
+            changing.result(300)
+        stopping.result(300)
+    assert rows.committed() == 0
+    job, counts = rows.job()
+    counts.for_each_batch(lambda frame, epoch: None)
+    with job.start(**(QUICK | {"trigger": {"availableNow": True}})) as run:
+        run.await_termination()
+        assert run.state(counts).get(1) == {"k": 1, "n": 1, "_epoch": 1}
+
+
+def test_nobody_waits_in_a_sink_for_the_epoch_that_waits_for_it(rows: Rows) -> None:
+    rows.add()
+    job, counts = rows.job()
+    running: list[hf.Run] = []
+    told, said = threading.Event(), list[str]()
+
+    def sink(frame: DataFrame, epoch: int) -> None:
+        told.wait(300)
+        for wait in (running[0].process_all_available, running[0].await_termination):
+            with pytest.raises(hf.PlanError, match="in a sink would wait for the epoch") as refused:
+                wait()
+            said.append(str(refused.value).splitlines()[0].split("(")[0])
+
+    counts.for_each_batch(sink)
+    with job.start(**QUICK) as run:
+        running.append(run)
+        told.set()
+        run.process_all_available()
+        assert rows.committed() == 1
+    assert said == ["run.process_all_available", "run.await_termination"]
 
 
 def test_stop_in_a_listener_ends_the_run(rows: Rows, spark: SparkSession) -> None:

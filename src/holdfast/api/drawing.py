@@ -37,8 +37,8 @@ class Drawing(ABC):
     """A graph of stages over one or more sources."""
 
     def __init__(self, name: str) -> None:
-        if not name or "/" in name:
-            raise PlanError(f"'{name}' cannot be a job's name.", todo="Use letters, digits, dashes and dots.")
+        if not isinstance(name, str) or not name or "/" in name:
+            raise PlanError(f"{name!r} cannot be a job's name.", todo="Use letters, digits, dashes and dots.")
         self.name = name
         self._sources: list[Source] = []
         self._stages: list[PlannedStage] = []

@@ -87,8 +87,8 @@ class Hub(Job):
 
         While the hub runs the job becomes part of it by ``run.add(job)``.
         """
-        if not _JOB.fullmatch(name):
-            raise PlanError(f"'{name}' cannot be a job's name.", todo="Use letters, digits, _, - and dots.")
+        if not isinstance(name, str) or not _JOB.fullmatch(name):
+            raise PlanError(f"{name!r} cannot be a job's name.", todo="Use letters, digits, _, - and dots.")
         if name in self._jobs:
             raise PlanError(
                 f"Hub '{self.name}' has a job '{name}' already.",

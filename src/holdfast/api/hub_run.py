@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from holdfast.api.hub_job import HubJob
 
 
+def _name(job: HubJob | str) -> str:
+    return job if isinstance(job, str) else getattr(job, "name", None) or repr(job)
+
+
 class HubRun(Run):
     """What ``hub.start`` returns: a ``Run`` whose jobs can be changed."""
 
@@ -47,7 +51,7 @@ class HubRun(Run):
         hub = self.hub
         self._live.changes.refuse_inside()
         with self._changing:
-            if job.hub is not hub or hub._later.get(job.name) is not job:
+            if getattr(job, "hub", None) is not hub or hub._later.get(job.name) is not job:
                 raise PlanError(
                     f"run.add takes a job that was drawn since hub '{hub.name}' runs, and is not part of it yet; nor "
                     "may a stage that it stands on have been removed or changed meanwhile.",
@@ -75,7 +79,7 @@ class HubRun(Run):
         hub = self.hub
         self._live.changes.refuse_inside()
         with self._changing:
-            name = job if isinstance(job, str) else job.name
+            name = _name(job)
             gone = hub._jobs.get(name)
             if gone is None:
                 raise PlanError(
@@ -109,7 +113,7 @@ class HubRun(Run):
     def resume(self, job: HubJob | str) -> Update:
         """Let a job that raised have rows again, from the next epoch on. What came since it raised it has not had, and
         ``run.status().events`` keep the gap. Mend it first: ``run.update(stage, function=…)``."""
-        hub, name = self.hub, job if isinstance(job, str) else job.name
+        hub, name = self.hub, _name(job)
         self._live.changes.refuse_inside()
         with self._changing:
             if name not in self._raised:
@@ -154,7 +158,7 @@ class HubRun(Run):
     def ask(self, job: HubJob | str, query: str) -> Rows:
         """Ask one job in SQL: its stages are the tables, by the names that it has for them, and all rows are of one
         committed epoch. As ``run.sql``, which reads the stages of all jobs, as ``"job/stage"``."""
-        name = job if isinstance(job, str) else job.name
+        name = _name(job)
         asked = self.hub._jobs.get(name)
         if asked is None or (not isinstance(job, str) and job is not asked):
             raise PlanError(

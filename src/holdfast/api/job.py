@@ -25,6 +25,7 @@ from holdfast.launch.fleet import Silence
 from holdfast.log.ledger import Ledger
 from holdfast.log.store import Store
 from holdfast.master.autoscale import Autoscale, PerExecutor
+from holdfast.plan.choices import one_of
 from holdfast.plan.compile import Notes, PlannedStage
 from holdfast.plan.declared import declared_times
 from holdfast.plan.graph import Node, Output, Stage, leaves
@@ -32,7 +33,7 @@ from holdfast.recovery.policies import Recovery
 from holdfast.safety.policies import Safety
 from holdfast.spark import claims
 from holdfast.spark.analysis import SparkFrame, asking_spark, refuse_stateful
-from holdfast.spark.hub_stream import HubPlan
+from holdfast.spark.hub_stream import OpenPlan
 from holdfast.spark.sinks import folder_of
 from holdfast.spark.source import HoldfastDataSource
 from holdfast.spark.stream import JobPlan
@@ -52,10 +53,10 @@ class Job(Drawing):
 
     def __init__(self, name: str, spark: SparkSession, *, store: str | os.PathLike[str]) -> None:
         super().__init__(name)
-        store = os.fspath(store)
+        store = os.fspath(store) if isinstance(store, str | os.PathLike) else ""
         if not store:
             raise PlanError(
-                f"Job '{name}' was given an empty string as its store.",
+                f"Job '{name}' was given an empty string, or no path, as its store.",
                 safe="Nothing was started.",
                 todo="Give a folder of this job alone, as a path or like s3://bucket/folder.",
             )
@@ -197,6 +198,7 @@ class Job(Drawing):
             drain=drain,
             settle=settle,
         )
+        one_of("live_filters", live_filters, True, False)
         if fork is not None:
             self._fork(fork)
         self._updates.recall(updates)
@@ -208,7 +210,7 @@ class Job(Drawing):
                 todo="Leave live_filters out; filters behind a stage can be replaced anyway.",
             )
         if live_filters and plan.filters_in_stream:
-            plan = HubPlan(plan.planned, plan.sinks, plan.spark, sources=tuple(self._sources), noted=plan.noted)
+            plan = OpenPlan(plan.planned, plan.sinks, plan.spark, sources=tuple(self._sources), noted=plan.noted)
         return self._run_of(start(self, plan.overflowing(on_overflow), options))
 
     def _fork(self, snapshot: Snapshot | str) -> None:

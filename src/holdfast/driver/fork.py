@@ -149,6 +149,7 @@ def _beginning(snapshot: SnapshotFile, packs: tuple[str, ...]) -> tuple[str, byt
         kept=False,
         splits={},
         splits_at=None,
+        turns={},
         past=snapshot.past,
     )
     return graph.file, graph.to_bytes()

@@ -15,7 +15,7 @@ from holdfast.errors import CorruptionError, PlanError, StoreError
 from holdfast.invariants import some
 from holdfast.log.blocks import Begun, Standing, unreadable
 from holdfast.log.ledger import Ledger
-from holdfast.log.records import Commit
+from holdfast.log.records import Commit, Prepare
 from holdfast.master import events as ev
 
 if TYPE_CHECKING:
@@ -90,9 +90,27 @@ def look(ledger: Ledger, plan: JobPlan, options: Options, blocks: Standing) -> F
                 source_given = tuple(name for name in given if name in over)
                 given = tuple(name for name in given if name not in over)
         prepared.append(ev.Prepared(level, found.fence, found.ranges, given))
-    there = tuple(sorted(stage.name for stage in plan.stages if stage.name in left_out))
-    time, turns = _timekeeper(ledger, plan, committed), yet_to_turn(last) if last else ((), ())
+    (resets, cuts), first = yet_to_turn(last) if last else ((), ()), _first_epochs(ledger, last)
+    there, resets, cuts = (
+        tuple(sorted(stage.name for stage in plan.stages if stage.name in {*names, *first.get(what, ())}))
+        for what, names in (("idle", left_out), ("resets", resets), ("cuts", cuts))
+    )
+    time, turns = _timekeeper(ledger, plan, committed), (resets, cuts)
     return Found(commit, tuple(prepared), counters, unsure, given, time, there, turns, source_given, source_unsure)
+
+
+def _first_epochs(ledger: Ledger, last: Prepare | None) -> dict[str, list[str]]:
+    """What graphs that no prepare names yet do in their first epoch: a change was in the store, a block was taken in by
+    it, and its driver died then. An epoch that is prepared says itself what it does."""
+    found: dict[str, list[str]] = {}
+    if last is not None and ledger.get_prepare(last.fence.epoch + 1, 1) is None:
+        graphs = ledger.graphs()
+        counted, named = graphs.before(graphs.newest), graphs.version_of(last)
+        for one in graphs.later:
+            if one.version in counted and one.version > named:
+                for what, stages in one.turns.items():
+                    found.setdefault(what, []).extend(stages)
+    return found
 
 
 def counted(found: Found, plan: JobPlan, options: Options, blocks: Standing) -> tuple[SinkCounters, SinkCounters]:
@@ -169,6 +187,17 @@ def taken_in(read: Timekeeper, plan: JobPlan, blocks: Standing) -> Timekeeper:
         keeper.times.update(times)
         keeper.watermarks.update(after)
     return keeper
+
+
+def refuse_undrained(blocks: Standing, job: str) -> None:
+    """Up to format 3 an epoch was prepared with its batch, whose block is still to come; only Spark can offer it."""
+    if blocks.former is not None:
+        raise StoreError(
+            f"Job {job!r} cannot be drained: an epoch was prepared by an earlier version of Holdfast for Spark's batch "
+            f"{blocks.former.batch_id}, which has to be offered once more.",
+            safe="Nothing was changed.",
+            todo="Start once with the job as it was, without drain=True, so that it is finished.",
+        )
 
 
 def refuse_unreadable(blocks: Standing, layout: str, job: str) -> None:

@@ -71,6 +71,12 @@ class IntakeHandlers:
         ours = Begun(instruction.fence, instruction.batch, self.sinks.moved_on(), carried, files)
         with self._log.ledger_lock:
             stored = self._log.ledger.put_begun(ours)
+        if unknown := [name for name in self.sinks.drawn if name not in stored.sinks]:
+            raise FencedError(
+                f"Another driver has begun block {stored.number} just now, and did not know of sink '{unknown[0]}'.",
+                safe="Nothing was written by this one.",
+                todo="Start again, one driver only: that sink begins with the batch after it.",
+            )
         self._begun = stored
         faults.place("driver", "after-begun", stored.number)
         return BatchBegun(instruction.id, stored.batch, stored.fence)
@@ -109,7 +115,10 @@ class IntakeHandlers:
                 self._notes.not_stored()
         self._carried = self._begun = None
         self._newest = stored
-        self.sinks.counters, self.sinks.unsure = dict(stored.sinks), dict(stored.unsure)
+        numbers = dict(stored.sinks)
+        if stored.fence != ours.fence:  # of a driver that did not know of all our sinks: these have the batch
+            numbers |= {name: max(number, numbers.get(name, -1)) for name, number in moved.items()}
+        self.sinks.counters, self.sinks.unsure = numbers, dict(stored.unsure)
         self.sinks.dropped = frozenset()
         self.passed(stored)
         faults.place("driver", "after-block", stored.number)

@@ -94,15 +94,15 @@ class LiveChanges:
                 log.sinks.learns(source, set(opened).difference(over))
                 folders.take([sink for name, sink in opened.items() if name not in over], log.sinks)
                 folders.take([sink for name, sink in opened.items() if name in over], source)
-                graph = replace(self._graph(plan, told), by=by)
+                turns = [set(log.resets), set(log.cuts)]  # what a source still has before it, so has what is split off
+                begun = ({*one, *(new for new in splits if splits[new] in one)} for one in turns)
+                resets, cuts = (sorted({*one, *new}) for one, new in zip(begun, (reset, cut), strict=True))
+                graph = replace(self._graph(plan, told), by=by, turns=_said(resets=resets, cuts=cuts, idle=[*idle]))
                 if splits:
                     graph = replace(graph, splits=dict(splits), splits_at=epoch)
                 self._put(graph)
-                turns = [set(log.resets), set(log.cuts)]  # what a source still has before it, so has what is split off
-                resets, cuts = ({*one, *(new for new in splits if splits[new] in one)} for one in turns)
                 self._follow(plan, graph, opened, idle)
-                log.resets = tuple(sorted({*resets, *reset}))
-                log.cuts = tuple(sorted({*cuts, *cut}))
+                log.resets, log.cuts = tuple(resets), tuple(cuts)
                 taken()
             self._await_begun(epoch)
         return Update(graph.version, epoch)
@@ -150,11 +150,11 @@ class LiveChanges:
         with contextlib.ExitStack() as held:
             held.enter_context(shell.between_batches())
             while True:
-                run.refuse_failed()
+                run.refuse_ending()
                 with contextlib.ExitStack() as still:
                     still.enter_context(shell.between_epochs())
                     if shell.machine.resting and not shell.unread:
-                        run.refuse_stopped()
+                        run.refuse_ending()
                         held.push(still.pop_all())
                         between.push(held.pop_all())
                         return
@@ -252,6 +252,10 @@ class LiveChanges:
         run.shell.tell(ev.SinksLeftOut(without(plan, jobs.log.left_out)))
         for line in graph.changes:
             run.shell.history.note("changed", line)
+
+
+def _said(**turns: list[str]) -> dict[str, list[str]]:
+    return {name: stages for name, stages in turns.items() if stages}
 
 
 def _with_splits(stages: Sequence[StagePlan], splits: Mapping[str, str]) -> tuple[StagePlan, ...]:

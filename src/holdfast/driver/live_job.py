@@ -19,9 +19,8 @@ from holdfast.driver.autoscaler import Scaling
 from holdfast.driver.endpoint import Desk
 from holdfast.driver.epochs import EpochJobs
 from holdfast.driver.loop import Shell, Stopping
-from holdfast.errors import ContainerError, FencedError, HoldfastError, SparkError, from_wire
+from holdfast.errors import ContainerError, FencedError, HoldfastError, PlanError, SparkError, from_wire
 from holdfast.interpreter import until_exit
-from holdfast.invariants import some
 from holdfast.launch.fleet import Fleet
 from holdfast.log.ledger import Ledger
 from holdfast.log.records import Batch, JobFile
@@ -130,19 +129,19 @@ class LiveJob:
 
     def process_all_available(self) -> None:
         """Return when everything that the sources have now is in a committed epoch."""
-        if self.query is None:
-            self._await_drained(None)
-            return
-        waiter = Waiter(self._query.processAllAvailable, "holdfast-waits")
-        self._waiters = [one for one in self._waiters if not one.over] + [waiter]
-        waiter.wait()
-        self._raise_error_of(waiter, done=False)
-        self._await_drained(None)
+        self.refuse_inside("process_all_available")
+        if self.query is not None:
+            waiter = Waiter(self.query.processAllAvailable, "holdfast-waits")
+            self._waiters = [one for one in self._waiters if not one.over] + [waiter]
+            waiter.wait()
+            self._raise_error_of(waiter, done=False)
+        self._await_drained(None, self.shell.taken_in)  # and not what has come since: it might never be all
         if self.stopping:
             raise self._stopped_early()
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait until the query ends: by itself (``availableNow``), by ``stop``, or by an error, which is raised."""
+        self.refuse_inside("await_termination")
         deadline = None if timeout is None else time.monotonic() + timeout
         if self._termination is not None:
             if not self._termination.wait(timeout):
@@ -151,12 +150,20 @@ class LiveJob:
             self._raise_error_of(self._termination, done=not self._trigger.keys() & {"availableNow", "once"})
         return self._await_drained(deadline)
 
-    def _await_drained(self, deadline: float | None) -> bool:
-        """Wait until all that is taken in is read too; errors of epochs are raised."""
+    def refuse_inside(self, what: str) -> None:
+        if self.shell.inside:
+            raise PlanError(
+                f"run.{what}() in a sink would wait for the epoch, which waits for the sink.",
+                safe="The sink's epoch is not committed; the next start gives it the same rows again.",
+                todo="Call it in the program's own thread, or in one that the sink does not wait for.",
+            )
+
+    def _await_drained(self, deadline: float | None, number: int | None = None) -> bool:
+        """Wait until all that is taken in is read too, or up to this block; errors of epochs are raised."""
         while True:
             left = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, max(deadline - time.monotonic(), 0.0))
             with interruptible():
-                done = self.shell.drained_in(left) or self.stopping
+                done = self.shell.drained_in(left, number) or self.stopping
             self.raise_error()
             if self.shell.epochs_failed is not None and not self.stopping:
                 raise self.shell.epochs_failed from self.shell.epochs_failed.__cause__
@@ -224,6 +231,16 @@ class LiveJob:
         if ended is not None and ended.over and ended.error is not None:
             self._raise_error_of(ended, done=False)
 
+    def refuse_ending(self) -> None:
+        """No epoch would come that has the change, and whoever ends the run must not wait for whoever waits for one."""
+        self.refuse_failed()
+        if self.shell.ending:
+            raise ContainerError(
+                "The run is being stopped, and no further epoch begins that could have the change.",
+                safe="Nothing was changed.",
+                todo="Start the job again, and change it then.",
+            )
+
     def refuse_stale(self) -> None:
         """What was read now would be of no use: a run that is over has no state, and a replaced one an old one."""
         if self.stopping or isinstance(self.shell.error, FencedError):
@@ -279,10 +296,6 @@ class LiveJob:
         if self.query is not None:
             with contextlib.suppress(Exception):  # Spark's session is gone, and the query with it
                 self.query.stop()
-
-    @property
-    def _query(self) -> StreamingQuery:
-        return some(self.query, "the query starts with the run")
 
     def _batch(self, batch_id: int) -> Batch:
         """Which micro-batch this is, by Spark's own files: the query's id and the offsets written before it ran."""

@@ -301,6 +301,11 @@ class Shell:
         thread = threading.get_ident()
         return thread in (self._offering, self._pump.ident) or thread in self._brain.running
 
+    @property
+    def ending(self) -> bool:
+        """No batch and no epoch begins any more but of what is taken in."""
+        return self._stopping
+
     def begin_no_other(self) -> None:
         """The batch under way, if there is one, is the last of this run, and what is taken in is read."""
         self._stopping = True
@@ -367,10 +372,15 @@ class Shell:
         finally:
             self.tell(PumpLet())
 
-    def drained_in(self, seconds: float) -> bool:
-        """Wait until everything that is taken in is read, or the run is over; whether one of them is so."""
+    def drained_in(self, seconds: float, number: int | None = None) -> bool:
+        """Wait until everything up to this block is read, or without a number all that is taken in, or the run is over;
+        whether one of them is so. A run that is being stopped may read it yet."""
         pump = self._brain.pump
-        return self.wait_for(lambda: self.epochs_failed is not None or pump.dry or self._stopping, seconds)
+
+        def read() -> bool:
+            return pump.dry if number is None else pump.through(number)
+
+        return self.wait_for(lambda: self.epochs_failed is not None or read(), seconds)
 
     @property
     def taken_in(self) -> int:

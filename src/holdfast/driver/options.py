@@ -23,6 +23,15 @@ Where = Literal["auto", "driver", "executors"]
 OnOverflow = Literal["fail", "null"]
 
 
+_KINDS = (
+    ("safety", Safety | None, "hf.Delta(…), hf.Shards(…), hf.Eventual(…), hf.Sync(…) or None"),
+    ("recovery", Recovery | None, "hf.Chained(), hf.FromStore(), hf.Star(), hf.Line(), hf.Tree() or hf.Auto()"),
+    ("autoscale", Autoscale | PerExecutor | None, "hf.Autoscale(…), hf.PerExecutor() or None"),
+    ("silence", Silence, "hf.Silence(…)"),
+)
+"""What else than these would be taken for something that it is not, or be missed when something has died."""
+
+
 @dataclass(frozen=True)
 class Options:
     """What ``job.start`` takes; see there."""
@@ -89,8 +98,12 @@ class Options:
         for what, names in (("drop", self.drop), ("drop_sinks", self.drop_sinks)):
             if isinstance(names, str):
                 raise PlanError(f"{what} is a list of names.", todo=f"Write {what}=[{names!r}].")
+        for name, kinds, use in _KINDS:
+            if not isinstance(found := getattr(self, name), kinds):
+                raise PlanError(f"{name} cannot be {found!r}.", safe="Nothing was started.", todo=f"Use {use}.")
         terms_of(self.safety)
         bytes_a_second(self.upload_limit, "upload_limit")
+        bytes_a_second(self.copy_bandwidth, "copy_bandwidth")
         on_ring = isinstance(self.recovery, Star | Line | Tree | Auto)
         if on_ring and not isinstance(self.safety, Shards):
             raise PlanError(
@@ -129,6 +142,10 @@ class Options:
         """How many blocks may be unread when the next batch is taken in. Where a checkpoint holds epochs back, it shall
         hold the intake back too."""
         return 0 if self.terms().blocking else self.prefetch
+
+    @property
+    def copying(self) -> float | None:
+        return bytes_a_second(self.copy_bandwidth, "copy_bandwidth")
 
     @property
     def upload(self) -> float | None:

@@ -26,6 +26,7 @@ from holdfast.driver.found import (
     look,
     moved_down,
     refuse_moved,
+    refuse_undrained,
     refuse_unreadable,
     taken_in,
 )
@@ -118,6 +119,8 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
     refuse_readers(plan.planned, file.format)
     graph = ledger.graph()
     refuse_unreadable(standing(ledger), layout_of(plan.stages, slices), job.name)
+    if options.drain:
+        refuse_undrained(standing(ledger), job.name)
     upgrade = upgrading.look(ledger, file, plan, options.drop)
     units.refuse(ledger, plan, options, changed=upgrade is not None)
     loops.refuse(plan, options)
@@ -157,7 +160,7 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
             store.uri,
             SECTION,
             options.upload,
-            options.copy_bandwidth,
+            options.copying,
             ledger.graphs().newest,
             options.terms().checks,
         )

@@ -536,6 +536,9 @@ class GraphFile:
     splits: dict[str, str] = field(default_factory=dict)
     """Stages that begin with what others hold before the epoch ``splits_at``, the first of this graph."""
     splits_at: int | None = None
+    turns: dict[str, list[str]] = field(default_factory=dict)
+    """What its first epoch does to stages: ``resets`` are emptied, ``cuts`` cut down, ``idle`` go along without rows. A
+    driver may die when a block names the graph and no prepare does."""
 
     @staticmethod
     def file_of(version: int) -> str:
@@ -573,7 +576,7 @@ class GraphFile:
 
 _LATER = {
     *("live", "former", "names", "updates", "packed", "kept", "past", "by"),
-    *("splits", "splits_at", "forked"),
+    *("splits", "splits_at", "turns", "forked"),
 }
 
 

@@ -101,5 +101,11 @@ class HubPlan(JobPlan):
         return evaluate(sink.node, _of(sink.node, self._sources_in(batch)))
 
 
+class OpenPlan(HubPlan):
+    """Of one job whose filters are to be changed while it runs: its stages are those that it was drawn with."""
+
+    stages_may_come = False
+
+
 def _of(node: Node, frames: Mapping[Node, DataFrame]) -> dict[Node, DataFrame]:
     return {leaf: frames[leaf] for leaf in leaves(node)}
