@@ -536,6 +536,8 @@ class GraphFile:
     splits: dict[str, str] = field(default_factory=dict)
     """Stages that begin with what others hold before the epoch ``splits_at``, the first of this graph."""
     splits_at: int | None = None
+    units: dict[str, list[int]] = field(default_factory=dict)
+    """Where the log above ``epoch`` has units of the state: how many of each stage's slices the checkpoint has."""
 
     @staticmethod
     def file_of(version: int) -> str:
@@ -573,7 +575,7 @@ class GraphFile:
 
 _LATER = {
     *("live", "former", "names", "updates", "packed", "kept", "past", "by"),
-    *("splits", "splits_at", "forked"),
+    *("splits", "splits_at", "forked", "units"),
 }
 
 
