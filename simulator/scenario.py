@@ -29,6 +29,7 @@ class Scenario(Protocol):
 
 SCENARIOS = {
     "changes": "simulator.changing:ChangingJob",
+    "eventual": "simulator.eventual:EventualJob",
     "job": "simulator.job:Job",
     "recovering": "simulator.recovering:Recovering",
     "ring": "simulator.ring:Ring",

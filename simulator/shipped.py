@@ -249,10 +249,13 @@ class ShippedStore(DiskStore):
         return self.ledger_of(ours.fence).put_prepare(ours)
 
     def put_commit(self, told: StoreCommit, around: tuple[Any, ...] = ()) -> CommitStored:
-        stored = self.ledger().put_commit(Commit(told.fence, told.ranges))
+        stored = self.ledger().put_commit(self.commit_of(told))
         answer = super().put_commit(told, around)
         invariant((stored.fence, stored.ranges) == (answer.fence, answer.ranges), "two contents of a commit")
         return answer
+
+    def commit_of(self, told: StoreCommit) -> Commit:
+        return Commit(told.fence, told.ranges)
 
     def put_manifest(self, epoch: int, packs: Iterable[Pack]) -> None:
         some = list(packs)
@@ -305,12 +308,19 @@ class ShippedStore(DiskStore):
         return self._tables[epoch]
 
     def oracle(self, slice_: int, position: int) -> int:
-        return digest(self._shown(slice_, self.table(position)))
+        return digest(self.shown(slice_, position))
 
     def output(self, slice_: int, epoch: int) -> int:
+        return digest(self.put_out(slice_, epoch))
+
+    def shown(self, slice_: int, epoch: int) -> Iterator[tuple[str, int, int, int]]:
+        """What a slice is."""
+        return self._shown(slice_, self.table(epoch))
+
+    def put_out(self, slice_: int, epoch: int) -> Iterator[tuple[str, int, int, int]]:
         """What an epoch puts out of a slice: its changed keys, as they are now."""
         touched = {key for key, _ in self._rows_of(epoch)}
-        return digest(self._shown(slice_, {key: self.table(epoch)[key] for key in touched}))
+        return self._shown(slice_, {key: self.table(epoch)[key] for key in touched})
 
     def _rows_of(self, epoch: int) -> Rows:
         rows: Rows = self.prepares[epoch, 1][1]  # type: ignore[assignment]  # as ``put_prepare`` has noted them

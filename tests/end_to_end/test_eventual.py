@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import driver
+import pyarrow.parquet as pq
 import pytest
 from kit import NEVER, Drill
 from pyspark.sql import SparkSession
@@ -82,6 +85,24 @@ def test_driver_killed(tmp_path: Path, place: str) -> None:
     drill.check()
 
 
+@pytest.mark.drivers
+def test_an_epoch_that_was_begun_with_another_safety_is_finished_first(tmp_path: Path) -> None:
+    """Also if the driver dies as it turns."""
+    drill = Drill(tmp_path, files=3, rows=400, config={**EVENTUAL, **FEW, "safety": "delta"})
+    for place, other in (
+        ("after-prepare@2", "eventual"),
+        ("before-graph@1", "eventual"),
+        ("after-graph@1", "eventual"),
+    ):
+        drill.plant(f"driver@{place}")
+        assert drill.run().killed
+        drill.config["safety"] = other
+    ended = drill.run()
+    assert ended.code == 0, ended.error
+    drill.check()
+    assert newest(drill).base == 1
+
+
 @pytest.mark.heavy
 def test_a_job_that_goes_on_keeps_no_more_than_it_needs(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
@@ -151,9 +172,35 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path: Path, spark: SparkSessio
     assert "Chained" in refused("chained", plain, recovery=hf.Chained())
 
 
-def test_a_job_keeps_its_kind_of_safety(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log of a job has units from its first epoch on, or never. What changes a job is refused, and says so."""
-    drill = Drill(tmp_path, files=2, rows=200, config={**FEW, "safety": "eventual", "shape": "two"})
+OTHERS = ({"safety": "delta"}, {"safety": "eventual", "eventual": OFTEN}, {"safety": "sync"})
+
+
+def test_a_job_goes_on_with_another_safety_and_back(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint of the epoch in between has every unit that the log does not have yet."""
+    drill = Drill(tmp_path, files=2, rows=600, config={**FEW, "shape": "all", "safety": "delta"})
+    drill.run_here(spark, monkeypatch)
+    for number, other in enumerate((*OTHERS, OTHERS[1], OTHERS[1])):
+        drill.config |= other
+        drill.add_file()
+        drill.add_file()
+        drill.plant(f"container@mid-apply@{2 * number + 4}")
+        drill.run_here(spark, monkeypatch)
+        assert drill.planted == []
+        assert "lost" in drill.kinds
+        drill.check()
+        commit = ledger(drill).last_committed()
+        assert commit is not None
+        assert (commit.footprints is not None) == (other["safety"] == "eventual")
+        told = [text for kind, text in drill.report["events"] if kind == "changed"]
+        assert bool(told) == (number < 4 and number > 0), told
+
+
+def test_a_job_is_changed_and_its_units_stay(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drill = Drill(tmp_path, files=2, rows=400, config={**FEW, "safety": "eventual", "shape": "two"})
 
     def look(run: hf.Run) -> None:
         run._shell.wait_for(lambda: run._shell.machine.committed >= 1, NEVER)
@@ -163,14 +210,43 @@ def test_a_job_keeps_its_kind_of_safety(tmp_path: Path, spark: SparkSession, mon
 
     drill.run_here(spark, monkeypatch, look)
     drill.check()
-    with pytest.raises(hf.PlanError, match="which only safety"):
-        drill.run_here(spark, monkeypatch, safety="delta")
-    with pytest.raises(hf.PlanError, match="cannot be changed"):
-        drill.run_here(spark, monkeypatch, shape="one")
-    drill.add_file()
-    drill.run_here(spark, monkeypatch)
-    drill.check()
-    plain = Drill(tmp_path / "plain", files=1, rows=200, config={**FEW, "safety": "sync"})
-    plain.run_here(spark, monkeypatch)
-    with pytest.raises(hf.PlanError, match="from the first epoch on"):
-        plain.run_here(spark, monkeypatch, safety="eventual")
+    drill.config["shape"] = "one"
+    for epoch in (3, 4):
+        drill.add_file()
+        drill.plant(f"container@mid-apply@{epoch}")
+        drill.run_here(spark, monkeypatch)
+        assert drill.planted == []
+        drill.check()
+    assert newest(drill).base == 2
+
+
+def test_a_function_that_raised_is_mended(tmp_path: Path, spark: SparkSession) -> None:
+    """The epoch that failed is finished by the new one, over a checkpoint of what the log had before it."""
+    drill = Drill(tmp_path, files=3, rows=200, keys=40)
+    files = [pq.read_table(path).select(["k", "v"]).to_pylist() for path in sorted((tmp_path / "input").iterdir())]
+    bad = min({row["v"] for row in files[2] if row["v"]} - {row["v"] for file in files[:2] for row in file})
+
+    def job(forgiving: bool) -> tuple[hf.Job, hf.StageStream]:
+        def counted(key: int, rows: list[dict[str, int]], context: Any) -> Any:
+            for row in rows:
+                if row["v"] == bad and not forgiving:
+                    raise ValueError("a bad one")
+                context.state.n += 1
+            yield {"k": key, "n": context.state.n}
+
+        made = hf.Job("mended", spark, store=str(tmp_path / "store"))
+        rows = made.read(driver.source(spark, str(tmp_path / "input"))).key_by("k", name="counted")
+        stage = rows.process(counted, "k bigint, n bigint", state={"n": hf.states.value("bigint", default=0)})
+        stage.write("noop")
+        return made, stage
+
+    options: Any = {**FEW, "safety": hf.Eventual(**OFTEN), "trigger": {"availableNow": True}}  # type: ignore[arg-type]
+    with pytest.raises(hf.FunctionError), job(False)[0].start(**options) as run:
+        run.await_termination()
+    mended, stage = job(True)
+    with mended.start(**options) as run:
+        run.await_termination()
+        found = {row["k"]: row["n"] for row in run.state(stage).to_arrow().to_pylist()}
+        assert "changed" in [event.kind for event in run.status().events]
+    assert found == Counter(row["k"] for file in files for row in file)
+    assert newest(drill).base == 2

@@ -19,6 +19,7 @@ from holdfast.log import footprints, janitor
 from holdfast.log.footprints import EntryWriter, Footprints, SliceSaid, Wrote, control_rows, entry_name
 from holdfast.log.janitor import Held, Janitor, may_go
 from holdfast.log.ledger import Ledger
+from holdfast.log.pack import pack_name
 from holdfast.log.records import FEED, Commit, Fence, JobFile, Manifest, Prepare, Range
 from holdfast.log.store import Store
 from holdfast.safety.policies import Checks
@@ -231,3 +232,16 @@ def test_a_file_that_is_not_the_one_that_was_committed_is_known(ledger: Ledger) 
     with pytest.raises(footprints.BadEntry) as caught:
         footprints.Chains(ledger).entry("s", 0, 4)
     assert caught.value.epoch == 4
+
+
+def test_a_checkpoint_goes_when_the_log_has_all_of_its_units_and_entries_when_there_are_no_units_any_more() -> None:
+    packs = {epoch: pack_name(Fence(1, epoch, 0), "graph1") for epoch in (20, 30)}
+    manifests = tuple(Manifest(epoch, Fence(1, epoch, 0), (name,), (0,), "c") for epoch, name in packs.items())
+    ages = dict.fromkeys(packs.values(), 0.0)
+    held = Held(1, manifests=manifests, manifest_files=(20, 30), packs=ages, hold=30)
+    assert may_go(held, 100) == [Manifest.file_of(20), packs[20]], "that of 30 has units of which no entry speaks"
+    assert may_go(replace(held, hold=31), 100) == [*map(Manifest.file_of, packs), *packs.values()]
+    assert may_go(replace(held, hold=31, kept=frozenset(ages)), 100) == [*map(Manifest.file_of, packs)]
+    left = Held(1, entries={"x": 8, "y": 9}, commits=(8, 9), units=False)
+    assert may_go(left, 0) == ["x"]
+    assert may_go(replace(left, units=True), 0) == []

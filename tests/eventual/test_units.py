@@ -17,7 +17,8 @@ from holdfast.invariants import Impossible
 from holdfast.log import footprints
 from holdfast.operators.distinct import DistinctSpec
 from holdfast.operators.kinds import KINDS as SPECS
-from holdfast.operators.marked import EPOCH, Floors, Marked, Pace
+from holdfast.operators.marked import Floors, Marked, largest_units
+from holdfast.operators.unit_table import EPOCH, POSITION, TAKEN, TOTAL_LOGGED, TOTAL_TAKEN, Pace
 from holdfast.state.slice import EpochTime
 from holdfast.state.table_slice import TableSlice
 
@@ -34,11 +35,19 @@ def test_log_and_replay_make_the_live_slice(kind: str, drill_seed: int) -> None:
         assert difference(live, back) == "", f"seed {seed}"
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_checkpoint_is_a_footprint_of_every_unit_in_it(kind: str) -> None:
+    for seed in range(SEEDS):
+        live, back = crashed(kind, seed, rebased=True)
+        assert difference(live, back) == "", f"seed {seed}"
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("kind", KINDS)
 def test_log_and_replay_make_the_live_slice_over_many_histories(kind: str) -> None:
-    for seed in range(SEEDS, 100):
-        live, back = crashed(kind, seed)
+    """80 and 20 of each kind: 2,600 in all."""
+    for seed in range(SEEDS, SEEDS + 100):
+        live, back = crashed(kind, seed, rebased=seed % 5 == 0)
         assert difference(live, back) == "", f"seed {seed}"
 
 
@@ -284,6 +293,47 @@ def test_recovery_reads_and_replays_no_more_than_the_pace_allows() -> None:
     assert commit is not None
     assert commit.footprints is not None
     assert live.state.epoch - commit.footprints.oldest < 10
+
+
+def test_recovery_reads_the_extent_and_replays_what_was_not_written_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth and 256 KB more than the log back to the oldest footprint; a tenth and an epoch more rows than since
+    then."""
+    monkeypatch.setattr(recovering, "INLINE_BYTES", 0)
+    live, paces = Live(KINDS["running"], random.Random(1)), list[Pace]()
+    keys, rows, draw = 10_000, 2_000, np.random.default_rng(1)
+
+    def pace() -> Pace:
+        paces.append(Pace(2.0, 0.8, 1e-12, each=1.0))  # one turn of checks an epoch
+        return paces[-1]
+
+    live.pace = pace  # type: ignore[method-assign]
+    live.draw = Never()  # type: ignore[assignment]
+    live.apply(Given(([(1, (key, "x"), (key, None, 0)) for key in range(keys)],), EpochTime()))
+    for _ in range(40):
+        drawn = draw.integers(0, keys, rows).tolist()
+        live.apply(Given(([(1, (key, "x"), (key, None, 0)) for key in drawn],), EpochTime()))
+    recovery = Recovery(live.log, live.state.epoch)
+    _, replayed = live.recovered(recovery)
+    units, totals = (live.state.tables[at] for at in (live.marked.units_table, live.marked.totals_table))
+    logged, taken = int(totals.columns[TOTAL_LOGGED][0]), int(totals.columns[TOTAL_TAKEN][0])
+    position, since = (int(units.columns[at][: units.rows].min()) for at in (POSITION, TAKEN))
+    extent, behind = logged - position + 1, taken - since
+    nbytes = sum(map(len, live.ledger.section.files.values())) / logged * extent
+    assert recovery.nbytes <= 1.1 * nbytes + (256 << 10)
+    assert recovery.nbytes >= 0.5 * nbytes, "it was read"
+    assert replayed * rows <= 1.1 * behind + rows
+    assert replayed > 0
+    print(f"bytes_vs_extent {recovery.nbytes / nbytes:.3f}, rows_vs_u {replayed * rows / behind:.3f}")
+    told = paces[-1]
+    assert (told.living, told.q, told.u) == (keys, extent, behind), "and people are told so"
+    assert largest_units(live.marked, [live.state]) == (1,) * 10
+
+
+class Never(random.Random):
+    """No epoch is taken back, and every one has its pace."""
+
+    def random(self) -> float:
+        return 1.0
 
 
 def test_windows_of_rows_that_are_not_numbered_close_and_open_again() -> None:

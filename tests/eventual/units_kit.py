@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -18,16 +18,17 @@ from holdfast.container import footprints
 from holdfast.container.footprints import Recovery, written
 from holdfast.log.footprints import Footprints
 from holdfast.log.ledger import Ledger
-from holdfast.log.records import FEED, Commit, Fence, Range
+from holdfast.log.records import FEED, Commit, Fence, GraphFile, Range
 from holdfast.operators.aggregate import StageSpec
 from holdfast.operators.cumulative import CumulativeSpec
 from holdfast.operators.distinct import DistinctSpec
 from holdfast.operators.join import JoinSpec
-from holdfast.operators.marked import Marked, Pace
+from holdfast.operators.marked import Marked
 from holdfast.operators.process import ProcessSpec
 from holdfast.operators.session import SessionSpec
 from holdfast.operators.spec import AggregateSpec, Column, Operator, Spec
 from holdfast.operators.top_k import TopKSpec
+from holdfast.operators.unit_table import Pace
 from holdfast.operators.window import WindowSpec
 from holdfast.operators.window_top_k import WindowTopKSpec
 from holdfast.state.rows import Rows
@@ -186,6 +187,11 @@ class MemoryLedger:
     section: MemorySection = field(default_factory=MemorySection)
     commits: dict[int, bytes] = field(default_factory=dict)
 
+    changed: GraphFile | None = None
+
+    def graph(self) -> GraphFile | None:
+        return self.changed
+
     def get_commit(self, epoch: int) -> Commit | None:
         data = self.commits.get(epoch)
         return None if data is None else Commit.from_bytes(data, Commit.file_of(epoch))
@@ -201,6 +207,7 @@ class Live:
         self.ledger = MemoryLedger()
         self.footprints = Footprints.begin(["s"], slices)
         self.inputs: list[tuple[list[Rows | None], EpochTime]] = []
+        self.packed: list[pa.RecordBatch] = []
 
     @property
     def log(self) -> Ledger:
@@ -211,6 +218,17 @@ class Live:
             return None
         draw = self.draw
         return Pace(draw.choice((1.0, 2.0)), draw.choice((0.1, 1, 20)), draw.choice((1e-9, 3.0)), each=1.0)
+
+    def rebase(self) -> None:
+        """The job starts again, changed: all that there is from before is a checkpoint of the operator's own tables."""
+        epoch = self.state.epoch
+        self.packed = [self.state.delta(0, epoch, table=at) for at in range(self.marked.units_table)]
+        living = footprints.packed(self.marked, 0, epoch, self.packed).said.living
+        self.ledger.changed = GraphFile(1, epoch, 1, {}, [], [], ["pack"], [0], 0, units={"s": [living]})
+        self.ledger.commits.clear()
+        self.ledger.section.files.clear()
+        self.footprints = Footprints.above(self.ledger.changed)
+        self.state = self.recovered()[0]
 
     def apply(self, given: Given) -> None:
         rows, epoch = decoded(self.marked, self.spec, given), self.state.epoch + 1
@@ -237,7 +255,7 @@ class Live:
     def recovered(self, recovery: Recovery | None = None) -> tuple[TableSlice, int]:
         """Brought back from the log, and how many epochs were replayed."""
         epoch = self.state.epoch
-        found = (recovery or Recovery(self.log, epoch)).of("s", self.marked, 0)
+        found = (recovery or Recovery(self.log, epoch, lambda *_: self.packed)).of("s", self.marked, 0)
         state = found.begin()
         for at in range(found.oldest + 1, epoch + 1):
             found.before(state, at)
@@ -282,14 +300,17 @@ def outputs(state: TableSlice, marked: Marked, epoch: int) -> list[Counter[str]]
     return [Counter(map(repr, state.outputs(epoch, "changelog", port).to_pylist())) for port in named]
 
 
-def crashed(kind: str, seed: int, change: Callable[[Live], Any] | None = None) -> tuple[Live, TableSlice]:
-    """A history of a kind of slice that ends anywhere: live, and brought back."""
+def crashed(kind: str, seed: int, *, rebased: bool = False) -> tuple[Live, TableSlice]:
+    """A history of a kind of slice that ends anywhere: live, and brought back. ``rebased``: the job was changed once or
+    twice, and began with a checkpoint each time."""
     draw = random.Random(f"{kind} {seed}")
     live = Live(KINDS[kind], draw)
-    if change is not None:
-        change(live)
-    for given in history(draw, live.spec, draw.randint(1, 14)):
+    epochs = history(draw, live.spec, draw.randint(1, 14))
+    turns = draw.sample(range(len(epochs)), min(2, len(epochs))) if rebased else ()
+    for at, given in enumerate(epochs):
         live.apply(given)
+        if at in turns:
+            live.rebase()
     return live, live.recovered()[0]
 
 

@@ -12,6 +12,7 @@ from holdfast.driver.history import ROUTINE, Ongoing, RunEvent
 from holdfast.launch.fleet import Member
 from holdfast.log.records import FEED
 from holdfast.master.autoscale import Advice
+from holdfast.operators.unit_table import largest_of
 from holdfast.wire.questions import HostedStatus
 
 if TYPE_CHECKING:
@@ -60,6 +61,10 @@ class StageStatus:
     the log for each of them (``Q``) and replay ``behind`` rows of the input (``U``)."""
     extent: float = 0.0
     behind: int = 0
+    left: int = 0
+    """Units that are due to be written again, and for which there was no time yet."""
+    largest: tuple[int, ...] = ()
+    """Rows of the ten largest units: each is written whole when its turn comes."""
 
     def __str__(self) -> str:
         text = f"{self.name}: {self.keys:,} keys, {self.bytes / 1e6:,.1f} MB"
@@ -69,6 +74,8 @@ class StageStatus:
             text += f" (held back by {self.waits_for})"
         if self.units:
             text += f", {self.units:,} units: Q {self.extent:.1f}, U {self.behind:,}"
+            text += f", {self.left:,} of them due" if self.left else ""
+            text += f", the largest of {self.largest[0]:,} rows" if self.largest else ""
         return "".join([text, *(f", {rows:,} {what}" for what, rows in sorted(self.counts.items()))])
 
 
@@ -268,7 +275,8 @@ def status_of(
             safety,
             units[stage.name][0],
             units[stage.name][1] / max(units[stage.name][0], 1),
-            units[stage.name][2],
+            *units[stage.name][2:],
+            largest_of(answer.stages[stage.name].largest for answer in answers.values() if stage.name in answer.stages),
         )
         for stage in plan.stages
     )

@@ -11,7 +11,7 @@ time; the units of that part have no footprint then, and are written again befor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +34,8 @@ from holdfast.log.footprints import (
 )
 from holdfast.log.ledger import Ledger
 from holdfast.log.records import Fence
-from holdfast.operators.marked import ONE, TOTALS, UNITS, Floors, Marked, Replaying, counted, keys_of
+from holdfast.operators.marked import Floors, Marked, Replaying, counted
+from holdfast.operators.unit_table import ONE, OPEN, TOTALS, UNITS, keys_of
 from holdfast.state import copies, inserting
 from holdfast.state.columns import NO_INTS
 from holdfast.state.keys import KeyRows
@@ -42,6 +43,9 @@ from holdfast.state.slice import SliceState
 from holdfast.state.table import Layout
 from holdfast.state.table_slice import TableSlice
 from holdfast.state.work import SliceEntry
+
+TOGETHER_BYTES = 256 << 10
+"""What is read at once of an epoch: who wants one slice reads no more of others."""
 
 Stage = tuple[str, Marked, Sequence[tuple[int, SliceEntry]]]
 
@@ -68,22 +72,8 @@ def written(stages: Iterable[Stage], ledger: Ledger, fence: Fence, level: int, l
     for stage, marked, entries in stages:
         if not entries:
             continue
-        said = []
-        for number, entry in entries:
-            tables = [sum(part[at].rows for part in entry.parts) for at in range(marked.units_table)]
-            rows = (sum(map(len, entry.units)), *tables)
-            said.append(SliceSaid(number, entry.living, entry.logged, entry.taken, rows))
-        control = control_rows(
-            *(
-                np.concatenate([part for _, entry in entries for part in getattr(entry, name)])
-                for name in ("units", "kinds", "rows")
-            )
-        )
-        batches = [control]
-        for at in range(marked.units_table):
-            parts = [part[at] for _, entry in entries for part in entry.parts]
-            batches.append(copies.encode([part for part in parts if part.rows] or parts[:1]))
-        writer.add(stage, said, batches)
+        for some_of in _together(entries):
+            writer.add(stage, *_laid_out(marked, some_of))
         told[stage] = tuple((number, entry.living, entry.oldest) for number, entry in entries)
     if not told:
         return None
@@ -93,6 +83,41 @@ def written(stages: Iterable[Stage], ledger: Ledger, fence: Fence, level: int, l
         return Wrote(name, checksum, told, b"".join(bytes(part) for part in file))
     ledger.section.write(name, file)
     return Wrote(name, checksum, told)
+
+
+def _together(entries: Sequence[tuple[int, SliceEntry]]) -> Iterator[Sequence[tuple[int, SliceEntry]]]:
+    """Slices whose entries are read together: many small ones, or a large one alone."""
+    found: list[tuple[int, SliceEntry]] = []
+    nbytes = 0
+    for number, entry in entries:
+        found.append((number, entry))
+        nbytes += sum(one.nbytes for part in entry.parts for one in part)
+        if nbytes >= TOGETHER_BYTES:
+            yield found
+            found, nbytes = [], 0
+    if found:
+        yield found
+
+
+def _laid_out(
+    marked: Marked, entries: Sequence[tuple[int, SliceEntry]]
+) -> tuple[list[SliceSaid], list[pa.RecordBatch]]:
+    said = []
+    for number, entry in entries:
+        tables = [sum(part[at].rows for part in entry.parts) for at in range(marked.units_table)]
+        rows = (sum(map(len, entry.units)), *tables)
+        said.append(SliceSaid(number, entry.living, entry.logged, entry.taken, rows))
+    control = control_rows(
+        *(
+            np.concatenate([part for _, entry in entries for part in getattr(entry, name)])
+            for name in ("units", "kinds", "rows")
+        )
+    )
+    batches = [control]
+    for at in range(marked.units_table):
+        parts = [part[at] for _, entry in entries for part in entry.parts]
+        batches.append(copies.encode([part for part in parts if part.rows] or parts[:1]))
+    return said, batches
 
 
 @dataclass
@@ -172,12 +197,33 @@ class Recovering:
             )
 
 
+Packed = Callable[[str, int], Sequence[pa.RecordBatch]]
+"""Of a stage and a slice, its operator's tables in the checkpoint that the graph begins with."""
+
+
+def packed(marked: Marked, number: int, epoch: int, tables: Sequence[pa.RecordBatch]) -> Entry:
+    """A checkpoint's part of a slice, as the entry that it stands for: a footprint of every unit in it."""
+    found, living = [], []
+    for at, batch in enumerate(tables):
+        layout = marked.layouts[at]
+        if layout.alive is not None:
+            counts = batch.column(batch.schema.get_field_index(f"a{layout.alive}")).to_numpy(zero_copy_only=False)
+            if not counts.all():
+                batch = batch.take(pa.array(np.flatnonzero(counts)))
+        living.append(batch)
+        rows = some(copies.decode(batch, layout), "a checkpoint has the columns of its stage")
+        found.append(marked.units(at, inserting.keys_of(rows)) if rows.rows else NO_INTS)
+    units, rows_of = np.unique(np.concatenate([NO_INTS, *found]), return_counts=True)
+    said = SliceSaid(number, len(units), 0, 0, (len(units), *(batch.num_rows for batch in living)))
+    return Entry(epoch, 0, said, units, np.full(len(units), OPEN, np.int8), rows_of.astype(np.int64), living)
+
+
 class Recovery:
     """Slices of one job that come back from the log, as of ``epoch`` or as close before it as it can be read."""
 
-    def __init__(self, ledger: Ledger, epoch: int) -> None:
+    def __init__(self, ledger: Ledger, epoch: int, pack: Packed | None = None) -> None:
         self._chains = Chains(ledger)
-        self._epoch = epoch
+        self._epoch, self._pack = epoch, pack
         self.told: list[str] = []
 
     @property
@@ -185,17 +231,37 @@ class Recovery:
         return self._chains.nbytes
 
     def of(self, stage: str, marked: Marked, number: int) -> Recovering:
-        through, first = self._epoch, None
-        while through:
+        through, first, base = self._epoch, None, self._chains.base
+        while through and through >= base:
             try:
-                return Recovering(marked, self._chains.history(stage, number, through), through)
+                history = self._history(stage, marked, number, through)
             except BadEntry as error:
                 first, through = first or error, min(error.epoch, through) - 1
             except StoreError as error:
                 raise first or error from None
-        if first is not None:
-            self.told.append(first.what)
+            else:
+                self.told += [] if first is None else [first.what]
+                return Recovering(marked, history, through)
+        if first is not None and base:
+            raise first
+        self.told += [] if first is None else [first.what]
         return Recovering(marked, [], 0)
+
+    def _history(self, stage: str, marked: Marked, number: int, through: int) -> list[Entry]:
+        """As far as it is needed, if need be down to the checkpoint that the graph begins with."""
+        history = self._chains.history(stage, number, through)
+        _, living, _ = self._chains.head(stage, number, through)
+        if living > len(newest(history)[0]):
+            tables = some(self._pack, "units are in a checkpoint")(stage, number)
+            history.append(packed(marked, number, self._chains.base, tables))
+            if (found := len(newest(history)[0])) != living:
+                raise CorruptionError(
+                    f"Log and checkpoint of slice {number} of '{stage}' up to epoch {through} have {found} of its "
+                    f"{living} units.",
+                    safe="Nothing was changed.",
+                    todo="Bring the files under 'entry', 'commit' and 'checkpoint' back from a copy of the store.",
+                )
+        return history
 
 
 def _positions(entry: Entry) -> np.ndarray:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from holdfast.container.slices import HostedStage, Stages
+from holdfast.container.slices import HostedStage, Stages, alike
 from holdfast.errors import CorruptionError, StoreError
 from holdfast.log.graphs import Graphs
 from holdfast.log.records import GraphFile, Manifest, Prepare
@@ -73,7 +73,7 @@ class FormerGraphs:
         for name, stage in every.items():
             if (plan := plans.get(name)) is not None:
                 same = plan.operator == stage.plan.operator
-                stages.append(replace(stage, plan=plan, operator=stage.operator if same else plan.build()))
+                stages.append(replace(stage, plan=plan, operator=stage.operator if same else alike(plan, stage)))
         return Then(stages, [name for name in every if name not in plans])
 
     def _then(self, version: int, prepare: Prepare) -> Then:

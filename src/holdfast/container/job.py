@@ -33,6 +33,7 @@ from holdfast.log.footprints import Wrote
 from holdfast.log.graphs import Split
 from holdfast.log.ledger import Ledger
 from holdfast.log.records import Prepare
+from holdfast.operators.marked import largest_units
 from holdfast.operators.spec import Operator
 from holdfast.operators.stage import StagePlan
 from holdfast.safety.policies import Checks
@@ -413,9 +414,8 @@ class HostedJob:
         stages = {}
         for name, stage in list(self.stages.items()):
             states = [held.state for held in list(stage.slices.values())]
-            stages[name] = StageSize(
-                len(states), sum(state.rows for state in states), sum(state.nbytes for state in states)
-            )
+            rows, nbytes = sum(state.rows for state in states), sum(state.nbytes for state in states)
+            stages[name] = StageSize(len(states), rows, nbytes, largest_units(stage.operator, states))
         return HostedStatus(stages, self.committed, self.staging.used, self.backups.count, self.backups.nbytes, threads)
 
     def at_level(self, level: int) -> list[HostedStage]:

@@ -21,7 +21,7 @@ from holdfast.container.footprints import Recovering, Recovery
 from holdfast.container.former_graphs import FormerGraphs
 from holdfast.container.slices import HeldSlice, HostedStage, Inputs, count, table_name
 from holdfast.errors import CorruptionError, EpochGone, StoreError
-from holdfast.invariants import Impossible
+from holdfast.invariants import Impossible, some
 from holdfast.log.pack import Pack
 from holdfast.log.records import Manifest, Prepare
 from holdfast.operators.marked import Marked
@@ -53,6 +53,7 @@ class Revived:
         self._former = FormerGraphs(graphs, job.graph, self._stages, self._sources.stages)
         self.fresh: dict[str, dict[int, HeldSlice]] = {name: {} for name in self._every}
         self._recovering: dict[tuple[str, int], Recovering] = {}
+        self._packs: dict[str, Pack] = {}
         self.told: tuple[str, ...] = ()
         """What could not be read."""
 
@@ -76,7 +77,8 @@ class Revived:
 
     def load_units(self, slices: Sequence[int], epoch: int) -> int:
         """From the log alone: what it has of their units up to that epoch; the bytes of it. Replay brings them in."""
-        recovery = Recovery(self._job.log.ledger, epoch)
+        sizes: list[int] = []
+        recovery = Recovery(self._job.log.ledger, epoch, partial(self._packed, sizes))
         for number in slices:
             for name, stage in self._stages.items():
                 if not isinstance(stage.operator, Marked):
@@ -85,7 +87,25 @@ class Revived:
                 self._recovering[name, number] = found
                 self.put(name, number, found.begin())
         self.told = tuple(recovery.told)
-        return recovery.nbytes
+        return recovery.nbytes + sum(sizes)
+
+    def _packed(self, sizes: list[int], stage: str, number: int) -> list[pa.RecordBatch]:
+        """A slice's tables of a stage in the checkpoint that the graph begins with."""
+        ledger = self._job.log.ledger
+        graph = some(ledger.graph(), "a graph that begins with a checkpoint")
+        manifest = some(graph.manifest, "units are in a checkpoint")
+        name = manifest.pack_of(number)
+        if name not in self._packs:
+            self._packs[name] = Pack.open(self._job.store, name)
+        pack = self._packs[name]
+        found = []
+        for at, layout in enumerate(self._stages[stage].plan.operator.tables()):
+            table = table_name(stage, at)
+            rows = pack.slice(table, number).combine_chunks()
+            sizes.append(pack.nbytes(table, number))
+            (batch,) = rows.to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]
+            found.append(as_now(stage, at, layout, batch))
+        return found
 
     def _load_packs(self, slices: Sequence[int], manifest: Manifest | None) -> int:
         checkpoint = manifest.epoch if manifest else 0

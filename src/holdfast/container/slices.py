@@ -131,7 +131,12 @@ def hosted(plan: StagePlan, known: HostedStage | None = None, *, marked: bool = 
     if known is None:
         return HostedStage(plan, Marked(plan.build()) if marked else plan.build())
     same = plan.operator == known.plan.operator
-    return HostedStage(plan, known.operator if same else plan.build(), known.slices)
+    return HostedStage(plan, known.operator if same else alike(plan, known), known.slices)
+
+
+def alike(plan: StagePlan, known: HostedStage) -> Operator:
+    """The operator of a plan, with units of its state if the stage that it takes the place of has them."""
+    return Marked(plan.build()) if isinstance(known.operator, Marked) else plan.build()
 
 
 def nothing(stage: HostedStage, epoch: int) -> HeldSlice:

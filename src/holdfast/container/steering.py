@@ -14,8 +14,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from holdfast.container.slices import HostedStage
-from holdfast.operators.marked import Marked, Pace
+from holdfast.operators.marked import Marked
 from holdfast.operators.spec import Operator
+from holdfast.operators.unit_table import Pace
 from holdfast.safety.policies import Checks
 from holdfast.wire.messages import StageFigures
 
@@ -69,9 +70,11 @@ class Steering:
     def told(self, stage: str, figures: StageFigures) -> StageFigures:
         """With how many units of a stage live here, and how much log and how much input a recovery would read."""
         mine = [pace for (name, _), pace in self._paces.items() if name == stage]
-        living, extent, behind = (sum(getattr(one, what) for one in mine) for what in ("living", "q", "u"))
+        living, extent, behind, left = (
+            sum(getattr(one, what) for one in mine) for what in ("living", "q", "u", "left")
+        )
         self._taken[stage] += figures.took
-        return replace(figures, units=living, extent=extent, behind=behind)
+        return replace(figures, units=living, extent=extent, behind=behind, left=left)
 
     def due(self, stage: str, slices: Iterable[int]) -> frozenset[int]:
         """The slices that have units to be written again though no row may have come to them: without that their log

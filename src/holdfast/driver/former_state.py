@@ -17,6 +17,7 @@ from holdfast.log.ledger import Ledger
 from holdfast.log.pack import Pack
 from holdfast.log.records import JobFile, Manifest
 from holdfast.operators.stage import StagePlan
+from holdfast.safety.policies import Eventual
 from holdfast.state.former import as_now
 
 LOG = logging.getLogger("holdfast")
@@ -50,14 +51,25 @@ class Packed:
 
 
 class Replayed:
-    """A checkpoint, or nothing, and the log above it, applied by the stages as they were."""
+    """A checkpoint, or the units that the log has, or nothing; and the log above it, applied by the stages as they
+    were."""
 
     def __init__(
-        self, ledger: Ledger, file: JobFile, plans: Sequence[StagePlan], manifest: Manifest | None, epoch: int
+        self,
+        ledger: Ledger,
+        file: JobFile,
+        plans: Sequence[StagePlan],
+        manifest: Manifest | None,
+        epoch: int,
+        *,
+        units: bool = False,
     ) -> None:
         self._manifest, self._epoch = manifest, epoch
         checkpoint = manifest.epoch if manifest else 0
         own = Ledger(ledger.store, ledger.section_name)
+        if units:
+            commit = own.get_commit(epoch)
+            checkpoint = commit.footprints.oldest if commit is not None and commit.footprints is not None else epoch
         logged = sum(ref.nbytes for one in own.prepares(checkpoint + 1, epoch) for ref in one.segments)
         packed = sum(own.section.size(name) for name in manifest.packs) if manifest else 0
         self.nbytes = _INFLATED * (packed + logged)
@@ -66,7 +78,8 @@ class Replayed:
         if plans:
             _refuse_unloadable(plans)
             self._threads = ThreadTable(os.cpu_count() or 1)
-            self._job = HostedJob(file.job_id, plans, file.slices, own, self._threads, Staging(0))
+            checks = Eventual().terms().checks if units else None
+            self._job = HostedJob(file.job_id, plans, file.slices, own, self._threads, Staging(0), checks=checks)
 
     def copies(self, slices: Sequence[int], tables: Sequence[str]) -> Copies:
         if self._job is None:

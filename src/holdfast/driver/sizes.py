@@ -15,6 +15,8 @@ SMALL_BYTES = 1 << 20
 TASK_BYTES = 4 << 20
 """About as much as one task fetches."""
 
+_OF_UNITS = ("units", "extent", "behind", "left")
+
 
 class Sizes:
     def __init__(self, slices: int) -> None:
@@ -43,12 +45,13 @@ class Sizes:
                     now = (epoch, oldest)
                     known[number] = max(known.get(number, now), now, key=lambda one: one[0])
 
-    def units(self, stage: str, containers: Collection[str]) -> tuple[int, int, int]:
-        """Units of a stage that live on these containers, and how many rows of their log and of the input a recovery
-        would read."""
+    def units(self, stage: str, containers: Collection[str]) -> tuple[int, int, int, int]:
+        """Units of a stage that live on these containers, how many rows of their log and of the input a recovery would
+        read, and how many of them are due."""
         with self._lock:
             mine = [figures for name, figures in self._units.get(stage, {}).items() if name in containers]
-        return sum(one.units for one in mine), sum(one.extent for one in mine), sum(one.behind for one in mine)
+        units, extent, behind, left = (sum(getattr(one, what) for one in mine) for what in _OF_UNITS)
+        return units, extent, behind, left
 
     def of(self, stage: str, mode: Mode) -> int:
         """About how many rows an output of the epoch in flight has; it only decides which way they travel."""

@@ -121,8 +121,8 @@ def start(job: Job, plan: JobPlan, options: Options) -> LiveJob:
     refuse_unreadable(standing(ledger), layout_of(plan.stages, slices), job.name)
     if options.drain:
         refuse_undrained(standing(ledger), job.name)
-    upgrade = upgrading.look(ledger, file, plan, options.drop)
-    units.refuse(ledger, plan, options, changed=upgrade is not None)
+    units.refuse(plan, options)
+    upgrade = upgrading.look(ledger, file, plan, options.drop, units=options.terms().checks is not None)
     loops.refuse(plan, options)
     loops.refuse_waiting(ledger, plan, slices, job.name)
     sinks = open_sinks(spark, store, file, plan.sinks)

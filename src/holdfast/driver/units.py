@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.driver.options import Options
 from holdfast.errors import PlanError
+from holdfast.invariants import some
 from holdfast.log.footprints import Footprints, Wrote
 from holdfast.log.ledger import Ledger
 
@@ -52,27 +53,29 @@ class Written:
 
 def written(ledger: Ledger, plan: JobPlan, options: Options, slices: int) -> Written:
     """As the store left it."""
-    commit = ledger.last_committed()
+    commit, graph = ledger.last_committed(), ledger.graph()
     if options.terms().checks is None:
         return Written(None)
-    return Written(commit.footprints if commit else Footprints.begin([stage.name for stage in plan.stages], slices))
+    if commit is None:
+        return Written(Footprints.begin([stage.name for stage in plan.stages], slices))
+    if graph is not None and graph.units and graph.epoch == commit.fence.epoch:
+        return Written(Footprints.above(graph))
+    return Written(some(commit.footprints, "the log has units"))
 
 
-def refuse(ledger: Ledger, plan: JobPlan, options: Options, *, changed: bool) -> None:
+def logged(ledger: Ledger) -> bool | None:
+    """Whether the log has units of the state as of the last commit; None: nothing was committed yet."""
+    commit, graph = ledger.last_committed(), ledger.graph()
+    if commit is None:
+        return None
+    if graph is not None and graph.manifest is not None and graph.epoch == commit.fence.epoch:
+        return bool(graph.units)  # what its commit says was before
+    return commit.footprints is not None
+
+
+def refuse(plan: JobPlan, options: Options) -> None:
     """What eventual checkpoints cannot do, before anything is started."""
-    commit = ledger.last_committed()
-    before = commit is not None and commit.footprints is not None
-    eventual = options.terms().checks is not None
-    if commit is not None and before != eventual:
-        raise PlanError(
-            "This job's log has units of its state, which only safety=hf.Eventual(…) goes on with."
-            if before
-            else "safety=hf.Eventual(…) needs the units of the state in the log from the first epoch on, and this job "
-            "has run without.",
-            safe=_SAFE,
-            todo="Start it with safety=hf.Eventual()." if before else "Use the safety that it had, or a new store.",
-        )
-    if not eventual:
+    if options.terms().checks is None:
         return
     for stage in plan.stages:
         if (why := stage.operator.undivided) is not None:
@@ -86,12 +89,6 @@ def refuse(ledger: Ledger, plan: JobPlan, options: Options, *, changed: bool) ->
             "safety=hf.Eventual(…) is for jobs by themselves, without a ring: hubs and ring=True have other policies.",
             safe=_SAFE,
             todo="Leave ring= out, or use hf.Delta or hf.Shards.",
-        )
-    if changed:
-        raise PlanError(
-            "This job is not what it was, and under safety=hf.Eventual(…) a job cannot be changed yet.",
-            safe=_SAFE,
-            todo="Start it as it was, or with a new store.",
         )
 
 

@@ -23,11 +23,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from holdfast import faults
-from holdfast.container.slices import table_name
 from holdfast.driver.former_state import Packed, Replayed
+from holdfast.driver.reshaped import Reshaped
+from holdfast.driver.units import logged
 from holdfast.errors import FencedError, StoreError
 from holdfast.invariants import some
 from holdfast.log import blocks
@@ -36,13 +35,12 @@ from holdfast.log.pack import Pack, PackWriter, SliceState, pack_name
 from holdfast.log.past import Past
 from holdfast.log.records import SPARK, Fence, GraphFile, JobFile, Manifest
 from holdfast.operators.stage import InputPlan, StagePlan
-from holdfast.plan.changes import Comparison, TableSource, compare, mapping, mends
+from holdfast.plan.changes import Comparison, compare, mapping, mends
 from holdfast.plan.compile import Notes
 from holdfast.plan.fingerprint import Fingerprint
 from holdfast.plan.numbers import positions
 from holdfast.plan.stage_names import by_number, mistakable, renamed, times_renamed
 from holdfast.spark.rebase import rebase
-from holdfast.state import copies
 
 if TYPE_CHECKING:
     from holdfast.spark.stream import JobPlan
@@ -63,9 +61,12 @@ def history(ledger: Ledger, plan: JobPlan) -> list[Sequence[StagePlan]]:
     return made if highest < 0 else [[StagePlan("", 1, (InputPlan(1, highest),), plan.stages[0].operator)], *made]
 
 
-def look(ledger: Ledger, file: JobFile, plan: JobPlan, drop: Sequence[str] = ()) -> Upgrade | None:
+def look(
+    ledger: Ledger, file: JobFile, plan: JobPlan, drop: Sequence[str] = (), *, units: bool = False
+) -> Upgrade | None:
     """What must be done before the job can run with this plan. What cannot be is refused before anything is written.
-    ``drop`` has stages of the store that the job is known to have no more."""
+    ``drop`` has stages of the store that the job is known to have no more. ``units``: from here on the log is to have
+    the units of the state."""
     graph = ledger.graph()
     stored, fingerprint = (graph.stages, graph.graph) if graph else (file.stages, file.graph)
     known = Fingerprint.from_dict(fingerprint)
@@ -90,8 +91,8 @@ def look(ledger: Ledger, file: JobFile, plan: JobPlan, drop: Sequence[str] = ())
             safe="Nothing was changed.",
             todo="Start the job as it was; give a stage that means something else another name; or use a new store.",
         )
-    upgrade = Upgrade(ledger, file, before, now, asked, found, names, plan.made_names, plan.notes)
-    if not (found.converts or names or upgrade.moves_sources):
+    upgrade = Upgrade(ledger, file, before, now, asked, found, names, plan.made_names, plan.notes, units=units)
+    if not (found.converts or names or upgrade.moves_sources or upgrade.turns):
         return upgrade if _noted_anew(ledger, file, plan.notes) else None
     upgrade.refuse_shared()
     upgrade.standing()
@@ -166,6 +167,8 @@ class Upgrade:
         names: Mapping[str, str] | None = None,
         made_names: Sequence[str] = (),
         notes: Notes | None = None,
+        *,
+        units: bool = False,
     ) -> None:
         self._names = dict(names or {})
         self._made_names = made_names
@@ -179,13 +182,18 @@ class Upgrade:
         self._asked = asked
         self._fingerprint = fingerprint
         former = ledger.graph()
-        self._converts = found.converts or bool(self._names)
+        self._had_units, self._units = logged(ledger), units
+        self._converts = found.converts or bool(self._names) or self.turns
+        if self.turns:
+            what = "has the units of the state from here on" if units else "has no units of the state from here on"
+            self.changes += (f"the log {what}",)
         self._alike = not found.converts  # but for names
         known = Fingerprint.from_dict(former.graph if former else file.graph)
         # The source at each place of Spark's plan, as it was and as it is.
         self._places = known.sources, fingerprint.sources
         if self.moves_sources and not self.changes and set(known.sources) == set(fingerprint.sources):
             self.changes = ("Spark reads each source once, for all who read it",)
+        self._stages: dict[str, Reshaped] = {}
         self._shared = [*known.shared, *fingerprint.shared]
 
     @property
@@ -193,6 +201,11 @@ class Upgrade:
         """Other stages and stateless sinks read the sources than before."""
         before, now = self._places
         return bool(before != now)
+
+    @property
+    def turns(self) -> bool:
+        """The log is to have units from here on and had none, or the other way round."""
+        return self._had_units is not None and self._had_units != self._units
 
     def standing(self) -> tuple[int, int]:
         """The last committed epoch, and how many levels of the next one are prepared and mended by this change. One
@@ -211,7 +224,7 @@ class Upgrade:
             return committed, 0
         epoch, level = prepared
         failed = self._ledger.failed(epoch)
-        if self._names and self._alike and not self.moves_sources:
+        if (self._names or self.turns) and self._alike and not self.moves_sources:
             return committed, level
         functions_alone = not self.moves_sources and mends(list(self._stored.values()), self._asked, level)
         if failed is not None and functions_alone:
@@ -275,13 +288,12 @@ class Upgrade:
         )
         if not self._converts:  # log and checkpoints are in the terms of both
             kept = (former.epoch, former.packs, former.slices, former.mends) if former else (0, [], [], 0)
-            packed = former.begun if former is not None and former.packs else None
-            graph = replace(
-                graph, epoch=kept[0], packs=kept[1], slices=kept[2], mends=kept[3], packed=packed, kept=True
-            )
+            begun = former.begun if former is not None and former.packs else None
+            graph = replace(graph, epoch=kept[0], packs=kept[1], slices=kept[2], mends=kept[3], packed=begun, kept=True)
+            graph = replace(graph, units=former.units if former is not None else {})
         elif epoch:
             manifest = self._checkpoint(incarnation, epoch, version)
-            graph = replace(graph, packs=list(manifest.packs), slices=list(manifest.slices))
+            graph = replace(graph, packs=list(manifest.packs), slices=list(manifest.slices), units=self._living())
         faults.place("driver", "before-graph", epoch)
         owner = self._ledger.newest_owner()
         if owner is None or owner.incarnation != incarnation:
@@ -298,16 +310,21 @@ class Upgrade:
     def _checkpoint(self, incarnation: int, epoch: int, version: int) -> Manifest:
         """From the newest checkpoint of the graph there was; from the one before it if that cannot be read."""
         manifests = self._ledger.manifests(lambda error: LOG.warning("%s", error))
+        if self._had_units:  # what comes back from the log needs no other checkpoint than it knows
+            return self._converted(None, Fence(incarnation, epoch, 0), f"graph{version}")
         failure: StoreError | None = None
         for manifest in [*reversed(manifests), None][:2]:
             try:
-                if manifest is not None and manifest.epoch == epoch and self._fits():
+                if manifest is not None and manifest.epoch == epoch and self._fits() and not self._units:
                     return manifest
                 return self._converted(manifest, Fence(incarnation, epoch, 0), f"graph{version}")
             except StoreError as error:
                 LOG.warning("%s", error)
                 failure = failure or error
         raise some(failure, "neither read nor failed")
+
+    def _living(self) -> dict[str, list[int]]:
+        return {name: stage.living for name, stage in self._stages.items()} if self._units else {}
 
     def _fits(self) -> bool:
         """The state is in the new shape already: only functions, or places in the log, are others."""
@@ -326,7 +343,8 @@ class Upgrade:
             if manifest is not None and manifest.epoch == fence.epoch:
                 source = Packed(self._ledger, manifest, list(self._stored.values()))
             else:
-                source = Replayed(self._ledger, self._file, self._replayed(), manifest, fence.epoch)
+                had = self._had_units is True
+                source = Replayed(self._ledger, self._file, self._replayed(), manifest, fence.epoch, units=had)
                 stack.callback(source.close)
             nbytes = PackWriter().write(store, name, self._slices(source, fence.epoch))
         faults.place("driver", "after-pack", fence.epoch)
@@ -345,55 +363,17 @@ class Upgrade:
     def _slices(self, source: Packed | Replayed, epoch: int) -> Iterator[SliceState]:
         """Every table of every slice in the new shape, some slices at a time."""
         slices = self._file.slices
-        stages = [_Stage(self._stored.get(plan.name), plan, epoch) for plan in self._asked]
+        stages = [Reshaped(self._stored.get(plan.name), plan, epoch, self._units) for plan in self._asked]
+        self._stages = {plan.name: stage for plan, stage in zip(self._asked, stages, strict=True)}
         size = max(1, slices // max(1, -(-source.nbytes // BYTES_AT_ONCE)))
         for first in range(0, slices, size):
             group = range(first, min(slices, first + size))
             found = source.copies(group, [table for stage in stages for table in stage.sources])
             for number in group:
                 for stage in stages:
-                    for table, copy in stage.converted(found, number):
+                    made = dict(stage.converted(found, number))
+                    stage.count(number, list(made.values()))
+                    for table, copy in made.items():
                         yield SliceState(table, number, epoch, copy)
             faults.place("driver", "mid-change", epoch)
             LOG.info("the graph changes: %d of %d slices are converted", group.stop, slices)
-
-
-# --- from shape to shape --------------------------------------------------------------------------------------------
-
-
-class _Stage:
-    """One stage of the new graph, and how its tables come from those of the stage it was."""
-
-    def __init__(self, stored: StagePlan | None, asked: StagePlan, epoch: int) -> None:
-        operator = asked.build()
-        self._operator, self._layouts = asked.operator, operator.layouts
-        self._names = [table_name(asked.name, at) for at in range(len(self._layouts))]
-        empty = operator.new_slice()
-        empty.load([], epoch)
-        self._empty = [empty.delta(0, epoch, table=at) for at in range(len(self._layouts))]
-        self._mapping: list[TableSource] | None = None
-        former = stored.name if stored is not None else asked.name
-        if stored is None:
-            self._mapping = [TableSource(None, ())] * len(self._layouts)
-        else:
-            self._mapping = mapping(stored.operator, asked.operator)
-        self._from = [None if one.table is None else table_name(former, one.table) for one in self._mapping or ()] or [
-            table_name(former, at) for at in range(len(self._layouts))
-        ]
-
-    @property
-    def sources(self) -> list[str]:
-        """The old tables that are needed."""
-        return [name for name in self._from if name is not None]
-
-    def converted(
-        self, found: Mapping[tuple[str, int], pa.RecordBatch], number: int
-    ) -> Iterator[tuple[str, pa.RecordBatch]]:
-        for at, (name, source) in enumerate(zip(self._names, self._from, strict=True)):
-            if source is None:
-                yield name, self._empty[at]
-            elif self._mapping is None:
-                yield name, found[source, number]
-            else:
-                copy = copies.reshaped(found[source, number], at, self._layouts[at], self._mapping[at].columns)
-                yield name, self._operator.reshaped(at, copy)

@@ -24,6 +24,7 @@ from holdfast.log.frames import FrameFile, FrameWriter
 
 if TYPE_CHECKING:
     from holdfast.log.ledger import Ledger
+    from holdfast.log.records import GraphFile
 
 CLOSE = 2
 """Of kinds the one that says that a unit lives no more."""
@@ -81,6 +82,9 @@ class Footprints:
     """Stage → of every slice."""
     oldest: int = 0
     """The oldest footprint of any unit: recovery replays what is above it."""
+    base: int = 0
+    """The epoch of the checkpoint that the graph begins with, which has every unit that no entry speaks of; 0: there
+    is none."""
 
     def to_plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -95,6 +99,7 @@ class Footprints:
             },
             {stage: tuple((epoch, living, old) for epoch, living, old in of) for stage, of in said["heads"].items()},
             said["oldest"],
+            said.get("base", 0),
         )
 
     def after(self, epoch: int, wrote: Sequence[tuple[str, int, Wrote]]) -> tuple[Footprints, tuple[bytes, ...]]:
@@ -114,12 +119,18 @@ class Footprints:
             heads[stage][number] = epoch, living, oldest
         left = [old for of in heads.values() for _, living, old in of if living]
         plain = {stage: tuple(of) for stage, of in heads.items()}
-        return Footprints(tuple(named), entries, plain, min(left, default=epoch)), tuple(attached)
+        return Footprints(tuple(named), entries, plain, min(left, default=epoch), self.base), tuple(attached)
 
     @staticmethod
     def begin(stages: Iterable[str], slices: int) -> Footprints:
         """Before the first epoch."""
         return Footprints(heads=dict.fromkeys(stages, ((0, 0, 0),) * slices))
+
+    @staticmethod
+    def above(graph: GraphFile) -> Footprints:
+        """Right after the epoch of a graph's checkpoint, which is a footprint of every unit that it has."""
+        heads = {stage: tuple((0, living, graph.epoch) for living in of) for stage, of in graph.units.items()}
+        return Footprints(heads=heads, oldest=graph.epoch, base=graph.epoch)
 
 
 @dataclass(frozen=True)
@@ -141,17 +152,19 @@ class EntryWriter:
     def __init__(self) -> None:
         self._frames = FrameWriter(_KIND)
         self._parts: list[Part] = []
-        self._stages: dict[str, Any] = {}
+        self._stages: dict[str, list[Any]] = {}
 
     def add(self, stage: str, said: Sequence[SliceSaid], batches: Sequence[pa.RecordBatch]) -> None:
-        """The entries of some slices of a stage, one after the other in each batch: control rows, then the tables'."""
+        """The entries of some slices of a stage, one after the other in each batch: control rows, then the tables'. A
+        stage may have several such groups, each of which is read by itself."""
         first = len(self._frames)
         for batch in batches:
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, batch.schema) as out:
                 out.write_batch(batch)
             self._parts += self._frames.add(sink.getvalue())
-        self._stages[stage] = {"frame": first, "batches": len(batches), "slices": [asdict(one) for one in said]}
+        told = {"frame": first, "batches": len(batches), "slices": [asdict(one) for one in said]}
+        self._stages.setdefault(stage, []).append(told)
 
     def finish(self) -> tuple[list[Part], int]:
         """The file, and its checksum."""
@@ -186,21 +199,25 @@ class Chains:
         self._batches: dict[tuple[int, int, int], pa.RecordBatch] = {}
         self.nbytes = 0
 
-    def known(self, epoch: int) -> bool:
-        """Whether the commit of that epoch says how slices stand."""
-        commit = self._ledger.get_commit(epoch) if epoch else None
-        return commit is not None and commit.footprints is not None
+    @property
+    def base(self) -> int:
+        """The epoch of the checkpoint that the graph begins with, if that has units; 0: the first entries have all."""
+        graph = self._ledger.graph()
+        return graph.epoch if graph is not None and graph.units else 0
 
     def head(self, stage: str, number: int, epoch: int) -> Head:
         return self._of(epoch)[0].heads[stage][number]
 
     def history(self, stage: str, number: int, epoch: int) -> list[Entry]:
-        """The entries of a slice, newest first, as far as all units that live after ``epoch`` have been found."""
+        """The entries of a slice, newest first, as far as all units that live after ``epoch`` have been found; or all
+        of them, if the others are in the checkpoint that the graph begins with."""
         at, living, oldest = self.head(stage, number, epoch)
         read: list[Entry] = []
         rows, counted = 0, 0
         found = 0
         while found < living:
+            if not at and self.base:
+                break
             if not at:
                 raise CorruptionError(
                     f"The log of slice {number} of '{stage}' up to epoch {epoch} has {found} of its {living} units.",
@@ -231,14 +248,16 @@ class Chains:
         footprints, _ = self._of(epoch)
         at, before = footprints.entries[stage][number]
         file = self._file(epoch, at)
-        told = file.meta["stages"][stage]
+        told = next(
+            (of for of in file.meta["stages"][stage] if any(one["number"] == number for one in of["slices"])), None
+        )
+        if told is None:
+            raise CorruptionError(f"{file.name} has no entry of slice {number} of '{stage}'.")
         starts = np.zeros(told["batches"], np.int64)
         for one in told["slices"]:
             if one["number"] == number:
                 break
             starts += one["rows"]
-        else:
-            raise CorruptionError(f"{file.name} has no entry of slice {number} of '{stage}'.")
         said = SliceSaid(**(one | {"rows": tuple(one["rows"])}))
         batches = [
             self._batch(epoch, at, told["frame"] + table).slice(start, rows)
@@ -248,6 +267,9 @@ class Chains:
         return Entry(epoch, before, said, units, kinds, rows, batches[1:])
 
     def _of(self, epoch: int) -> tuple[Footprints, tuple[bytes, ...]]:
+        graph = self._ledger.graph()
+        if graph is not None and graph.units and epoch == graph.epoch:
+            return Footprints.above(graph), ()  # what its commit says was of the graph before
         if epoch not in self._footprints:
             commit = self._ledger.get_commit(epoch)
             if commit is None or commit.footprints is None:
@@ -326,7 +348,10 @@ def hold(ledger: Ledger, committed: int) -> int:
     """The epoch above which the log and the entries must stay: so that one bad entry, wherever it is, leaves the state
     before it to be found, the oldest footprint as of right before the oldest one that counts now."""
     now = ledger.get_commit(committed)
-    if now is None or now.footprints is None or now.footprints.oldest < 2:
+    if now is None or now.footprints is None:
         return 0
+    base = now.footprints.base
+    if now.footprints.oldest < 2 or now.footprints.oldest - 1 <= base:
+        return base  # before it there is only the checkpoint that it began with
     before = ledger.get_commit(now.footprints.oldest - 1)
     return before.footprints.oldest if before is not None and before.footprints is not None else 0

@@ -12,7 +12,8 @@ Nothing goes that somebody may still need, who may be an older driver that has l
   it, or after an hour if its driver was replaced: whoever wrote it has given it up;
 - where the log has units of the state, it is cut below the oldest footprint as of right before the oldest one that
   counts now, and files of entries go with it; but not before those that a recovery would then need were read back. A
-  file of entries that its epoch's commit does not name goes at once;
+  file of entries that its epoch's commit does not name goes at once. Checkpoints below that cut go with it, also
+  the one that units began with; and when a job goes on without units, all files of entries;
 - marks go with their epoch's commit, which says more; files in the making after ten minutes, routing tables but for
   the last ones;
 - another folder of Spark's checkpoint goes when epochs of the new graph are committed: nobody goes back behind those;
@@ -96,6 +97,7 @@ class Held:
     block_notes: Mapping[str, int] = field(default_factory=dict)  # of what was begun → block
     read: int = 0  # up to this block the log that is cut has read
     hold: int | None = None  # the log up to here is not needed for units of the state, that have come into it since
+    units: bool = True  # the newest commit says where they are, or there is none yet
     entries: Mapping[str, int] = field(default_factory=dict)  # files of them → epoch
     entries_named: Mapping[int, frozenset[str]] = field(default_factory=dict)  # by those commits that were looked at
 
@@ -142,6 +144,8 @@ def cut_of(manifests: Iterable[Manifest], up_to: int) -> int:
 
 def _manifests(held: Held) -> list[str]:
     """Before their packs, so that none ever names a missing one."""
+    if held.hold is not None:  # the log has what they had, also that of the graph before
+        return [Manifest.file_of(number) for number in held.manifest_files if number < held.hold]
     if len(held.manifests) < 2:
         return []
     return [Manifest.file_of(number) for number in held.manifest_files if number < held.manifests[-2].epoch]
@@ -149,6 +153,8 @@ def _manifests(held: Held) -> list[str]:
 
 def _pack_may_go(held: Held, name: str) -> bool:
     parsed = parse_pack_name(name)
+    if parsed is not None and held.hold is not None and parsed[0].epoch < held.hold and name not in held.kept:
+        return True
     if parsed is None or name in held.kept or any(name in one.packs for one in held.manifests[-2:]):
         return False
     fence = parsed[0]
@@ -181,7 +187,7 @@ def _blocks(held: Held) -> list[str]:
 
 
 def _entry_may_go(held: Held, name: str, epoch: int) -> bool:
-    below = held.hold is not None and epoch < held.hold
+    below = epoch < (max(held.commits, default=0) if held.hold is None and not held.units else held.hold or 0)
     return below or (epoch in held.entries_named and name not in held.entries_named[epoch])
 
 
@@ -216,6 +222,7 @@ class Entries:
         deadline = time.monotonic() + ROUND_SECONDS
         try:
             wanted, last = footprints.hold(ledger, commit.fence.epoch), commit.footprints.oldest - 1
+            self._verified = max(self._verified, wanted - 1)
             for epoch in range(max(self._verified + 1, wanted), last + 1):
                 footprints.verify(ledger, epoch)
                 self._verified = epoch
@@ -331,6 +338,7 @@ class Janitor:
             notes,
             0 if above is None else above.ranges[FEED].first - 1,
             hold,
+            commit is None or commit.footprints is not None,
             *self._entries.files(ledger),
         )
 

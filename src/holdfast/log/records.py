@@ -539,6 +539,8 @@ class GraphFile:
     turns: dict[str, list[str]] = field(default_factory=dict)
     """What its first epoch does to stages: ``resets`` are emptied, ``cuts`` cut down, ``idle`` go along without rows. A
     driver may die when a block names the graph and no prepare does."""
+    units: dict[str, list[int]] = field(default_factory=dict)
+    """Where the log above ``epoch`` has units of the state: how many of each stage's slices the checkpoint has."""
 
     @staticmethod
     def file_of(version: int) -> str:
@@ -576,7 +578,7 @@ class GraphFile:
 
 _LATER = {
     *("live", "former", "names", "updates", "packed", "kept", "past", "by"),
-    *("splits", "splits_at", "turns", "forked"),
+    *("splits", "splits_at", "turns", "forked", "units"),
 }
 
 

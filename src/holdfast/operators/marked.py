@@ -17,7 +17,7 @@ After Sebepou and Magoutis' CEC (ICS-FORTH), with epochs in the place of rows.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,8 +27,28 @@ import pyarrow as pa
 from holdfast.errors import CorruptionError
 from holdfast.invariants import Impossible
 from holdfast.operators.spec import Operator
+from holdfast.operators.unit_table import (
+    CHECK,
+    CLOSE,
+    EPOCH,
+    LARGEST,
+    NOWHERE,
+    ONE,
+    OPEN,
+    POSITION,
+    ROWS,
+    TAKEN,
+    TOTAL_LIVING,
+    TOTAL_LOGGED,
+    TOTAL_TAKEN,
+    TOTALS,
+    UNITS,
+    Pace,
+    keys_of,
+    oldest,
+)
 from holdfast.state import copies
-from holdfast.state.columns import INT, NO_BYTES, NO_INTS, NO_SPANS, Arena, Array, Ints
+from holdfast.state.columns import NO_INTS, Arena, Array, Ints
 from holdfast.state.keys import KeyRows
 from holdfast.state.rows import Rows
 from holdfast.state.slice import MAIN, Cutting, Gradual, SliceState
@@ -37,58 +57,11 @@ from holdfast.state.table_slice import TableSlice
 from holdfast.state.undo import Snapshot
 from holdfast.state.work import SliceEntry, Work
 
-UNITS = Layout(1, False, (INT.named("rows"), INT.named("epoch"), INT.named("position"), INT.named("taken")), 0, "units")
-ROWS, EPOCH, POSITION, TAKEN = range(4)
-TOTALS = Layout(1, False, (INT.named("taken"), INT.named("logged"), INT.named("living")), name="totals")
-TOTAL_TAKEN, TOTAL_LOGGED, TOTAL_LIVING = range(3)
-OPEN, CHECK, CLOSE = 0, 1, 2
-NEVER = 1 << 62
 TURNS = 32
 """In so many turns at most all units of a slice are written again."""
-NOWHERE = 0
-"""The footprint of a unit that no entry has."""
-ONE = KeyRows(np.zeros(1, np.int64), np.zeros(1, np.int32), np.zeros((1, 1), np.int64), NO_SPANS, NO_BYTES)
 
 Noting = Literal["writes", "elsewhere", "nowhere"]
 """Whether what an epoch opens is in its own entry, in that of the slice's owner, or in none."""
-
-
-@dataclass
-class Pace:
-    """How much of an epoch a slice may spend on checks, and which units are due."""
-
-    extent: float
-    """Rows of the log, as a multiple of the living units, that recovery may read."""
-    behind: float
-    """Rows of the input that it may replay, as a multiple of the living units."""
-    seconds: float
-    """That may be spent; what is spent goes off. Below 0 it is a debt."""
-    aged: int = 0
-    """Footprints of this epoch or before are too old."""
-    each: float = 2e-6
-    """What a unit costs, by what the last ones did."""
-    living: int = 0
-    """Units of the slice when it was looked at last; and how many of them were left though they were due, how many rows
-    of the log reach back to the oldest footprint, and how many of the input."""
-    left: int = 0
-    q: int = 0
-    u: int = 0
-    oldest: int = 0
-    """The oldest footprint."""
-
-    def due(self, units: Table, living: Ints, logged: int, taken: int, epoch: int) -> Ints:
-        """The slots whose units are to be written again, oldest footprint first."""
-        epochs, positions = units.columns[EPOCH][living], units.columns[POSITION][living]
-        extent, behind = logged - positions + 1, taken - units.columns[TAKEN][living]
-        self.living = len(living)
-        self.oldest = int(epochs.min(initial=NEVER))
-        self.q, self.u = int(extent.max(initial=0)), int(behind.max(initial=0))
-        due = (extent > self.extent * len(living)) | (behind > self.behind * len(living))
-        due |= (epochs <= self.aged) | (epochs == NOWHERE)
-        due &= epochs < epoch
-        slots = living[due]
-        self.left = len(slots)
-        return slots[np.lexsort((positions[due], epochs[due]))]
 
 
 class Marked:
@@ -213,6 +186,7 @@ class Marked:
         """Write the units again whose footprint is oldest, until the pace is kept or its time is over; a unit that is
         more than there is time for is written whole, and paid for later."""
         units, totals = work.tables[self.units_table], work.tables[self.totals_table].columns
+        pace.moved(int(totals[TOTAL_LOGGED][0]), int(totals[TOTAL_TAKEN][0]))
         while pace.seconds > 0:
             began = time.perf_counter()
             living = np.flatnonzero(units.columns[ROWS][: units.rows] > 0)
@@ -233,6 +207,11 @@ class Marked:
             self._log(work, units.words[some, 0].copy(), np.full(len(some), CHECK, np.int8), some, parts)
             spent = time.perf_counter() - began
             pace.seconds -= spent
+            if pace.left > len(some):
+                following = due[len(some)]
+                pace.first, pace.since = int(units.columns[POSITION][following]), int(units.columns[TAKEN][following])
+                pace.moved(int(totals[TOTAL_LOGGED][0]), int(totals[TOTAL_TAKEN][0]))
+            pace.left -= len(some)
             pace.each = max(spent / len(some), 1e-9)
 
     def _units_of(self, table: Table, at: int, slots: Ints) -> Ints:
@@ -341,16 +320,17 @@ class Replaying(Marked):
             )
 
 
-def keys_of(units: Ints) -> KeyRows:
-    """Units as keys of their table. They are hashes already."""
-    count = len(units)
-    return KeyRows(units, np.zeros(count, np.int32), units.reshape(-1, 1).copy(), NO_SPANS, NO_BYTES)
-
-
-def oldest(units: Table, epoch: int) -> int:
-    """The oldest footprint of a living unit; where none lives nothing older than the epoch is needed."""
-    epochs = units.columns[EPOCH][: units.rows][units.columns[ROWS][: units.rows] > 0]
-    return int(epochs.min()) if len(epochs) else epoch
+def largest_units(operator: Operator, states: Iterable[SliceState]) -> tuple[int, ...]:
+    """Of the largest units how many rows each has, where the slices know of units."""
+    if not isinstance(operator, Marked):
+        return ()
+    found = NO_INTS
+    for state in states:
+        if isinstance(state, TableSlice):
+            table = state.tables[operator.units_table]
+            found = np.concatenate([found, table.columns[ROWS][: table.rows]])
+            found = found if len(found) <= LARGEST else np.partition(found, -LARGEST)[-LARGEST:]
+    return tuple(sorted((int(rows) for rows in found if rows), reverse=True))
 
 
 def counted(operator: Operator, tables: Sequence[Table]) -> Mapping[int, int]:

@@ -168,6 +168,8 @@ class StageFigures:
     it would read."""
     extent: int = 0
     behind: int = 0
+    left: int = 0
+    """Units that were due to be written again, and for which there was no time."""
 
 
 @dataclass(frozen=True)

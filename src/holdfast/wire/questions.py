@@ -27,6 +27,8 @@ class StageSize:
     slices: int
     rows: int
     nbytes: int
+    largest: tuple[int, ...] = ()
+    """Rows of the largest units of its state, where the log has them."""
 
 
 @dataclass(frozen=True)
