@@ -149,8 +149,9 @@ class Store:
         return self.ranges[FEED].last if self.commits else 0
 
     def begin(self, told: BeginBatch) -> BatchBegun:
-        number, replaced = told.fence.epoch, told.fence.incarnation < self.owner
-        invariant(replaced or number not in self.blocks, "begun with a block that is there")
+        number, known = told.fence.epoch, self.blocks.get(told.fence.epoch)
+        late = known is not None and told.fence < known[1]  # of a driver, or a try, that was given up
+        invariant(known is None or late, "begun with a block that is there")
         return BatchBegun(told.id, *self.begun.setdefault(number, (told.batch, told.fence)))
 
     def give(self, told: RunSourceSink) -> None:

@@ -13,7 +13,9 @@ import planted_feeds
 import pytest
 from master_world import World
 
+from holdfast.log.records import Fence
 from holdfast.master.feed import BeginBatch, StoreBlock
+from simulator.job_model import Store, spark_batch
 
 SEEDS = 200
 
@@ -97,3 +99,15 @@ def test_of_two_writers_of_a_block_the_first_counts() -> None:
 def test_a_replaced_driver_may_begin_a_batch_of_which_there_is_a_block() -> None:
     """Found by the search: the world took it for a fault. What its successor has begun stands, and it hears so."""
     too_late(BeginBatch, source_sinks=1)
+
+
+def test_what_a_try_that_was_given_up_begins_late_is_no_fault_and_what_a_later_one_begins_is() -> None:
+    """Found by the search: a write that took longer than the next try of its batch."""
+    store, batch = Store(1, 1, ()), spark_batch(0)
+    store.begin(BeginBatch(Fence(1, 1, 2), batch))
+    store.put_block(StoreBlock(Fence(1, 1, 2), batch, ()))
+    begun = store.begin(BeginBatch(Fence(1, 1, 1), batch))
+    assert begun.fence == Fence(1, 1, 2), "what was begun first stands"
+    for fence in (Fence(1, 1, 2), Fence(2, 1, 1)):
+        with pytest.raises(AssertionError, match="begun with a block that is there"):
+            store.begin(BeginBatch(fence, batch))
