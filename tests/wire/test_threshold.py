@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
+from holdfast.errors import EpochGone, TokenError
 from holdfast.launch.local import ContainerProcess, ContainerSettings
 from holdfast.wire import threshold
-from holdfast.wire.client import Client
+from holdfast.wire.client import Client, Unreachable
 from holdfast.wire.codec import Sender
 from holdfast.wire.handlers import handler
 from holdfast.wire.messages import Address
@@ -160,6 +161,8 @@ def test_connections_without_a_token_are_bounded_in_number(container: tuple[Cont
 class Keys:
     @handler
     def get(self, call: Get) -> Got:
+        if call.stage == "gone":
+            raise EpochGone("It is gone.", todo="Read again.")
         return Got(len(call.keys), b"")
 
 
@@ -191,6 +194,14 @@ def test_whoever_says_nothing_is_shown_out_in_time_and_whoever_was_let_in_stays(
 def test_a_large_call_with_a_token_may_be_the_first_of_its_connection(server: Server) -> None:
     with Client(server.address, TOKEN) as owner:
         assert owner.call(Get("s", 0, 1, b"x" * (48 * MIB)), 60).epoch == 48 * MIB
+        with pytest.raises(EpochGone, match="It is gone") as told:
+            owner.call(Get("gone", 0, 1, b"x" * MIB), 60)
+        assert told.value.todo == "Read again."
+    with Client(server.address, "guess") as stranger, pytest.raises(TokenError, match="no valid token"):
+        stranger.call(Get("s", 0, 1, b"x" * MIB), 60)
+    server.shutdown()
+    with Client(server.address, TOKEN) as late, pytest.raises(Unreachable):
+        late.call(Get("s", 0, 1, b"x" * MIB), 60)
 
 
 def test_one_address_has_one_name() -> None:

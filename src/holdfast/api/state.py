@@ -91,7 +91,6 @@ class State:
             run.job.spark.read.format("holdfast")
             .option("store", run._ledger.store.uri)
             .option("stage", self._stage)
-            .option("token", run._jobs.token)
             .load()
         )
 

@@ -27,7 +27,7 @@ from holdfast.log.pack import pack_name
 from holdfast.log.records import Fence, Prepare
 from holdfast.log.segment import Chunk
 from holdfast.log.store import Store
-from holdfast.wire.codec import Sender, Tagged, unpack
+from holdfast.wire.codec import MessageError, Sender, Tagged, part_of
 from holdfast.wire.handlers import handler
 from holdfast.wire.messages import (
     Activate,
@@ -91,7 +91,7 @@ class Jobs:
         self._container = container
         self._jobs: dict[str, HostedJob] = {}
 
-    def of(self, sender: Sender) -> HostedJob:
+    def of(self, sender: Sender, leads: bool = True) -> HostedJob:
         job = self._jobs.get(sender.job)
         if job is None:
             raise ContainerError(
@@ -99,7 +99,7 @@ class Jobs:
                 safe="Nothing was read or changed.",
                 todo="Ask the job's master for its containers.",
             )
-        job.admit(sender.incarnation)
+        job.admit(sender.incarnation, leads)
         return job
 
     def __contains__(self, job: str) -> bool:
@@ -236,7 +236,7 @@ class Handlers:
         try:
             for part in reader:
                 job.admit(push.incarnation)  # a copy can take long enough for its master to be replaced
-                told = unpack(part.app_metadata.to_pybytes(), CopyPart)
+                told = part_of(part.app_metadata, CopyPart)
                 message = job.backups.opened(push.table, part.data)
                 if message is None:
                     continue
@@ -285,8 +285,7 @@ class Handlers:
 
     @handler
     def get(self, job: HostedJob, call: Get) -> Got:
-        with pa.ipc.open_stream(call.keys) as reader:
-            keys = reader.read_next_batch()
+        keys = _keys(call)
         if call.epoch is None:
             epoch, batch = job.backups.read(call.stage, call.slice, keys)
             splits.refuse_unborn(job.splits, call.stage, epoch)
@@ -306,9 +305,16 @@ class Handlers:
 
     @handler
     def scan(self, job: HostedJob, ticket: ScanTicket) -> tuple[pa.Schema, Iterator[tuple[pa.RecordBatch, Tagged]]]:
-        schema = job.reading.schema(ticket.stage, ticket.mode, ticket.port)
-        if ticket.columns:
-            schema = pa.schema([schema.field(name) for name in ticket.columns])
+        try:
+            schema = job.reading.schema(ticket.stage, ticket.mode, ticket.port)
+            if ticket.columns:
+                schema = pa.schema([schema.field(name) for name in ticket.columns])
+        except KeyError as error:
+            raise MessageError(
+                f"There is no such stage, output or column of '{ticket.stage}' here: {error}.",
+                safe="Nothing was read.",
+                todo="Read a stage that run.status() names, and columns that its schema has.",
+            ) from None
         return schema, _scanned(job, ticket)
 
     @handler
@@ -318,11 +324,32 @@ class Handlers:
         key = (push.segment, push.input)
         entry = staging.begin(push.epoch, key, frozenset(push.slices))
         for chunk in reader:
-            told = unpack(chunk.app_metadata.to_pybytes(), RowsPart)
-            slices, bounds = (np.frombuffer(part, dtype=np.int64) for part in (told.slices, told.bounds))
+            slices, bounds = _places(chunk.data, part_of(chunk.app_metadata, RowsPart))
             if not staging.add(key, entry, Chunk(push.input, chunk.data, slices, bounds)):
                 raise ContainerError("Staging is full: read the log.", safe="The rows are in their segment.")
         staging.seal(key, entry, push.chunks, push.rows)
+
+
+def _places(rows: pa.RecordBatch | None, told: RowsPart) -> tuple[np.ndarray, np.ndarray]:
+    """The slices of a chunk, and where the rows of each begin and end: kernels go by that without another look."""
+    if rows is not None and told.slices and not len(told.slices) % 8 and len(told.bounds) == len(told.slices) + 8:
+        slices, bounds = (np.frombuffer(part, dtype=np.int64) for part in (told.slices, told.bounds))
+        if bounds[0] == 0 and bounds[-1] == rows.num_rows and not (np.diff(bounds) < 0).any():
+            return slices, bounds
+    raise MessageError(
+        "What was pushed does not say whose rows these are.",
+        safe="Nothing of it is used: the rows are in their segment.",
+    )
+
+
+def _keys(call: Get) -> pa.RecordBatch:
+    try:
+        with pa.ipc.open_stream(call.keys) as reader:
+            return reader.read_next_batch()
+    except (pa.ArrowException, StopIteration) as error:
+        raise MessageError(
+            f"The keys to get are no Arrow stream with a batch in it: {error}.", safe="Nothing was read."
+        ) from None
 
 
 def _scanned(job: HostedJob, ticket: ScanTicket) -> Iterator[tuple[pa.RecordBatch, Tagged]]:

@@ -177,7 +177,8 @@ class HostedJob:
 
     # --- who may speak ------------------------------------------------------------------------------------
 
-    def admit(self, incarnation: int) -> None:
+    def admit(self, incarnation: int, leads: bool = True) -> None:
+        """Who does not speak for its master replaces nobody, whatever number it says."""
         with self._lock:
             if incarnation < self._incarnation:
                 raise FencedError(
@@ -185,7 +186,8 @@ class HostedJob:
                     safe="Nothing was changed by this request; the newer master owns the state.",
                     todo="Stop this driver.",
                 )
-            self._incarnation = incarnation
+            if leads:
+                self._incarnation = incarnation
 
     @property
     def incarnation(self) -> int:

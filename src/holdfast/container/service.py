@@ -35,8 +35,8 @@ class ContainerService(Server):
         self._rooms.append(room)
         self.table.add(room)
 
-    def about(self, sender: Sender) -> HostedJob:
-        return self.jobs.of(sender)
+    def about(self, sender: Sender, leads: bool) -> HostedJob:
+        return self.jobs.of(sender, leads)
 
     def close(self) -> None:
         for room in reversed(self._rooms):  # each stands on those before it

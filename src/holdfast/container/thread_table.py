@@ -30,6 +30,7 @@ from holdfast.errors import ContainerError, PlanError
 
 T = TypeVar("T")
 
+MOST = 1024  # threads: more than any machine has use for, and fewer than end a process
 LATCH = 4  # chunks between two looks at the version
 WEIGHT = 0.2  # of the newest chunk in a key's expected seconds
 
@@ -220,11 +221,11 @@ class ThreadTable:
         Work goes on meanwhile. Only keys of threads that end move, and as many others as levelling takes.
         """
         self._refuse_own_threads("resize")
-        if threads < 1:
+        if not 1 <= threads <= MOST:
             raise PlanError(
                 f"A container cannot run its slices on {threads} threads.",
                 safe="The thread table is as it was.",
-                todo="Ask for at least one thread.",
+                todo=f"Ask for at least one thread, and for {MOST:,} at most.",
             )
         start = time.perf_counter()
         with self._resizing:

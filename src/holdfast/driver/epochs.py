@@ -59,6 +59,7 @@ from holdfast.wire.causes import named
 from holdfast.wire.codec import unpack
 from holdfast.wire.handlers import handler
 from holdfast.wire.messages import Address, Mode, Tag
+from holdfast.wire.tokens import token_for
 
 P = ParamSpec("P")
 ARROW_BATCH_ROWS = 32_768
@@ -91,7 +92,7 @@ class EpochJobs:
     job: str
     incarnation: int
     slices: int
-    token: str
+    token: str = field(repr=False)
     master: Address
     routes: Routes
     log: StoreHandlers
@@ -312,7 +313,8 @@ class EpochJobs:
     def scan(self, stage: str, epoch: int, mode: Mode, port: str = MAIN, parts: int | None = None) -> Scan:
         level = self.plan.stage(stage).plan.level
         ranges = in_ranges(self.routes.groups(), parts)
-        return Scan(self.master, self.token, self.job, self.incarnation, stage, level, epoch, mode, ranges, port)
+        token = token_for("reads", self.token)
+        return Scan(self.master, token, self.job, self.incarnation, stage, level, epoch, mode, ranges, port)
 
     def _reading(
         self, wanted: Iterable[tuple[Output, Mode]], epoch: int
@@ -364,7 +366,7 @@ class EpochJobs:
     def _push(self) -> Push | None:
         if not self.push:
             return None
-        return Push(self.token, self.job, self.incarnation, self.routes.push_groups())
+        return Push(token_for("pushes", self.token), self.job, self.incarnation, self.routes.push_groups())
 
 
 def _prepare(session: SparkSession) -> None:

@@ -15,7 +15,7 @@ from holdfast.ring.overlay.messages import Message
 from holdfast.ring.overlay.settings import Settings
 from holdfast.safety.shards import Cut, Held, PieceName, Version
 from holdfast.wire.codec import Tagged
-from holdfast.wire.messages import Address, Call, Done, Push, Reply, Ticket
+from holdfast.wire.messages import READERS, Address, Call, Done, Push, Reply, Ticket
 
 Policy = Star | Line | Tree | Auto
 
@@ -93,6 +93,7 @@ class Holding(Reply):
 class AskPieces(Call[Holding]):
     """What do you hold of these slices?"""
 
+    roles = READERS
     slices: frozenset[int]
 
 

@@ -39,7 +39,7 @@ from holdfast.ring.messages import (
 from holdfast.ring.node import Ring
 from holdfast.ring.saving import save
 from holdfast.state import copies
-from holdfast.wire.codec import Tagged, unpack
+from holdfast.wire.codec import Tagged, part_of
 from holdfast.wire.handlers import handler
 from holdfast.wire.messages import Address, Done, Gather, ReadySeen, SaveShards, ShardsSaved
 
@@ -117,7 +117,7 @@ class RingHandlers:
         try:
             for part in reader:
                 job.admit(push.incarnation)  # it can take long enough for the master to be replaced
-                told = unpack(part.app_metadata.to_pybytes(), PiecePart)
+                told = part_of(part.app_metadata, PiecePart)
                 slices.add(told.piece.slice)
                 ringed.pieces.receive(push.saving, push.owner, push.table, push.tables, told, part.data)
         finally:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -46,7 +46,7 @@ PUSH_SECONDS = 5.0
 class Push:
     """Where each slice lives, as far as the master knew when the intake began."""
 
-    token: str
+    token: str = field(repr=False)
     job: str
     incarnation: int
     targets: tuple[tuple[Address, tuple[int, ...]], ...]

@@ -16,7 +16,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import pyarrow as pa
@@ -40,7 +40,7 @@ class Scan:
     """What to read of one stage, and from whom."""
 
     master: Address
-    token: str
+    token: str = field(repr=False)
     job: str
     incarnation: int
     stage: str

@@ -1,8 +1,8 @@
 """``spark.read.format("holdfast")``: the live state of a running job as a DataFrame; with the option ``stream``, and
 with ``spark.readStream``, the blocks of a named stream (``named_source``), whether the job that writes it runs or not.
 
-The job is found by its store: the newest ``owner`` file has the master's address, the token comes with the options
-(from ``to_df``) or from the user's own token file. All partitions read the epoch that was committed when the query was
+The job is found by its store: the newest ``owner`` file has the master's address. The token is in a file of the user's,
+since an option would be in Spark's plans and logs. All partitions read the epoch that was committed when the query was
 planned, held for them by a lease that they renew as long as they read, and say which one in ``_epoch``.
 """
 
@@ -74,9 +74,8 @@ class HoldfastDataSource(DataSource):
         owner = ledger.newest_owner()
         if owner is None:
             raise StoreError(f"No job has ever run on the store {ledger.store.uri}.", todo="Start it first.")
-        token = self.options.get("token") or tokens.find(
-            JobFile.from_bytes(ledger.store.read(JobFile.file), JobFile.file).job_id, owner.incarnation
-        )
+        file = JobFile.from_bytes(ledger.store.read(JobFile.file), JobFile.file)
+        token = tokens.find(file.job_id, owner.incarnation)
         master = Address(MASTER, owner.address)
         try:
             with Client(master, token) as client:

@@ -30,6 +30,7 @@ __all__ = [
     "Within",
     "from_plain",
     "pack",
+    "part_of",
     "to_plain",
     "unpack",
     "unpack_from",
@@ -92,6 +93,11 @@ def unpack_from(body: bytes | memoryview, kind: type[T]) -> tuple[T, Sender]:
         raise _strange(str(misfit), body) from None
     except RecursionError:
         raise _strange("it is nested too deeply", body) from None
+
+
+def part_of(metadata: Any, kind: type[T]) -> T:
+    """What came with a batch of a stream, as Flight has it: None if nothing did."""
+    return unpack(metadata.to_pybytes() if metadata is not None else b"", kind)
 
 
 def _strange(why: str, body: bytes | memoryview) -> MessageError:

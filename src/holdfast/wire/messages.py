@@ -19,11 +19,17 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args, get_origi
 from holdfast.log.footprints import Wrote
 from holdfast.log.records import Fence, SegmentRef
 from holdfast.wire.codec import Tagged
+from holdfast.wire.tokens import Role
 
 Mode = Literal["changed", "all", "changelog", "read"]
 """What is read of a stage: outputs of the epoch in flight, or a committed epoch's state."""
 PATIENCE_SECONDS = 60.0
 """How long the master waits for what the ring brings back."""
+
+
+READERS: frozenset[Role] = frozenset({"reads"})
+PUSHERS: frozenset[Role] = frozenset({"pushes"})
+"""The ``roles`` of what others may ask than those who have the run's own token."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,8 @@ class Call(Tagged, Generic[A_co]):
     """What a process is asked: ``class Ping(Call[Pong])``."""
 
     answer: ClassVar[type[Reply]] = Done
+    roles: ClassVar[frozenset[Role]] = frozenset()
+    """Who may ask it beside those who have the run's own token."""
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -56,6 +64,7 @@ class Ticket(Tagged, Generic[P_co]):
     """What rows are wanted (DoGet); with each batch of them comes a part."""
 
     part: ClassVar[type[Tagged]] = Tagged
+    roles: ClassVar[frozenset[Role]] = frozenset()
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -65,6 +74,8 @@ class Ticket(Tagged, Generic[P_co]):
 @dataclass(frozen=True)
 class Push(Tagged):
     """What the rows are that follow (DoPut)."""
+
+    roles: ClassVar[frozenset[Role]] = frozenset()
 
 
 def _argument(cls: type[Any], generic: type[Any]) -> type[Any] | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holdfast.wire.codec import Tagged
-from holdfast.wire.messages import Address, Call, Done, Groups, Mode, Push, Reply, Ticket
+from holdfast.wire.messages import PUSHERS, READERS, Address, Call, Done, Groups, Mode, Push, Reply, Ticket
 
 # ------------------------------------------------------------------------------------------- about a container itself
 
@@ -20,6 +20,8 @@ class Pong(Reply):
 @dataclass(frozen=True)
 class Ping(Call[Pong]):
     """Are you there?"""
+
+    roles = READERS
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ class CopyVersions(Reply):
 class AskVersions(Call[CopyVersions]):
     """Which versions of these slices are there as copies?"""
 
+    roles = READERS
     slices: tuple[int, ...]
 
 
@@ -128,6 +131,7 @@ class Renewed(Reply):
 class Renew(Call[Renewed]):
     """Somebody still reads: of a container, or of the master, which tells them all."""
 
+    roles = READERS
     reader: str
 
 
@@ -142,6 +146,7 @@ class Got(Reply):
 class Get(Call[Got]):
     """The rows of these keys (an Arrow stream) as of ``epoch``; None: from a copy, as of whatever it has."""
 
+    roles = READERS
     stage: str
     slice: int
     epoch: int | None
@@ -176,6 +181,7 @@ class ScanPart(Tagged):
 class ScanTicket(Ticket[ScanPart]):
     """Rows of a stage, slice by slice; of each from the row on that ``skip`` says."""
 
+    roles = READERS
     stage: str
     epoch: int
     mode: Mode
@@ -192,6 +198,7 @@ class RowsPush(Push):
     """One task's rows of one input for slices that live there. A stream that breaks off looks to its reader like one
     that ended, so it says first how long it is."""
 
+    roles = PUSHERS
     epoch: int
     segment: str
     input: int
@@ -220,6 +227,7 @@ class Located(Reply):
 class Locate(Call[Located]):
     """Where are these slices, once their owners have what the scan wants of them?"""
 
+    roles = READERS
     slices: tuple[int, ...]
     epoch: int
     level: int
@@ -241,6 +249,7 @@ class Described(Reply):
 class Describe(Call[Described]):
     """What must a data source know of a stage to read it?"""
 
+    roles = READERS
     stage: str
     lease: bool = False
 
@@ -256,6 +265,7 @@ class Answered(Reply):
 class AskSql(Call[Answered]):
     """A question to the live state, from another process; to one ``job`` of a hub, or to all."""
 
+    roles = READERS
     text: str
     job: str = ""
 

@@ -25,8 +25,10 @@ from holdfast.wire.handlers import Table
 from holdfast.wire.messages import Address, Call, Push, Ticket
 from holdfast.wire.passes import Pass
 from holdfast.wire.threshold import Threshold
+from holdfast.wire.tokens import ROLES, Role, token_for
 
 T = TypeVar("T")
+DOOR = "door"
 Rows = tuple[pa.Schema, Iterator[tuple[pa.RecordBatch, Tagged]]]
 """What a ticket's handler answers: batches, each with its part."""
 
@@ -39,19 +41,19 @@ class Server(flight.FlightServerBase):
     def __init__(self, name: str, token: str, host: str, who: str) -> None:
         mine = Pass.read(token)
         asked, papers = mine.opening(host, name)
-        super().__init__(asked, middleware={"door": Doorkeeper(mine.token, name)}, **papers)
+        super().__init__(asked, middleware={DOOR: Doorkeeper(mine.token, name)}, **papers)
         self.address = Address(name, locations.opened(asked, self.port))
         self.table = Table()
         self._who = who
-        self._threshold = Threshold(self.port)
+        self._threshold = Threshold(asked, self.port)
 
-    def about(self, sender: Sender) -> Any:
-        """What handlers are given that ask for more than the call."""
+    def about(self, sender: Sender, leads: bool) -> Any:
+        """What handlers are given that ask for more than the call. Who ``leads`` speaks for a master, and may replace
+        another."""
         raise NotImplementedError
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
-        self._let_in(context)
-        return iter([flight.Result(self._answer(action.body.to_pybytes()))])
+        return iter([flight.Result(self._answer(self._let_in(context), action.body.to_pybytes()))])
 
     def do_exchange(
         self,
@@ -61,14 +63,18 @@ class Server(flight.FlightServerBase):
         writer: flight.MetadataRecordBatchWriter,
     ) -> None:
         """A call that is large: nothing of it is read before its token was found right."""
-        self._let_in(context)
-        body = reader.read_chunk().app_metadata
-        writer.write_metadata(self._answer(body.to_pybytes() if body is not None else b""))
+        visitor = self._let_in(context)
+        with self._crossing():
+            try:
+                body = reader.read_chunk().app_metadata
+            except StopIteration:  # it ended before it began
+                body = None
+            writer.write_metadata(self._answer(visitor, body.to_pybytes() if body is not None else b""))
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
-        self._let_in(context)
+        visitor = self._let_in(context)
         with self._crossing():
-            schema, rows = self._handle(*unpack_from(ticket.ticket, Ticket))
+            schema, rows = self._handle(visitor, *unpack_from(ticket.ticket, Ticket))
         return flight.GeneratorStream(schema, self._parts(rows))
 
     def do_put(
@@ -78,30 +84,38 @@ class Server(flight.FlightServerBase):
         reader: flight.MetadataRecordBatchReader,
         writer: flight.FlightMetadataWriter,
     ) -> None:
-        self._let_in(context)
+        visitor = self._let_in(context)
         with self._crossing():
-            self._handle(*unpack_from(descriptor.command, Push), reader)
+            self._handle(visitor, *unpack_from(descriptor.command, Push), reader)
 
     def shutdown(self) -> None:
         self._threshold.close()
         super().shutdown()
 
-    def _let_in(self, context: flight.ServerCallContext) -> None:
+    def _let_in(self, context: flight.ServerCallContext) -> Visitor:
         """The doorkeeper has, or nobody had called us."""
         self._threshold.admit(context.peer())
+        visitor: Visitor = context.get_middleware(DOOR)
+        return visitor
 
-    def _answer(self, body: bytes) -> bytes:
+    def _answer(self, visitor: Visitor, body: bytes) -> bytes:
         with self._crossing():
             call, sender = unpack_from(body, Call)
-            return pack(self._handle(call, sender), sender)
+            return pack(self._handle(visitor, call, sender), sender)
 
-    def _handle(self, message: Tagged, sender: Sender, *more: Any) -> Any:
+    def _handle(self, visitor: Visitor, message: Call[Any] | Ticket[Any] | Push, sender: Sender, *more: Any) -> Any:
+        if visitor.role is not None and visitor.role not in message.roles:
+            raise TokenError(
+                f"Who only {visitor.role} may not ask for '{type(message).__name__}'.",
+                safe="Nothing was read or changed.",
+                todo="Leave what changes a job to the process that runs it.",
+            )
         found = self.table.find(type(message))
         if found is None:
             raise MessageError(
                 f"{self._who} does not take '{type(message).__name__}'.", safe="Nothing was read or changed."
             )
-        return found.run(*((self.about(sender),) if found.about else ()), message, *more)
+        return found.run(*((self.about(sender, visitor.role is None),) if found.about else ()), message, *more)
 
     def _parts(self, rows: Iterator[tuple[pa.RecordBatch, Tagged]]) -> Iterator[tuple[pa.RecordBatch, bytes]]:
         with self._crossing():
@@ -129,18 +143,28 @@ class _Crossing:
         raise flight.FlightServerError(named(error, self._who).to_wire()) from error
 
 
+class Visitor(flight.ServerMiddleware):
+    """Whoever was let in; without a ``role`` it is one of the run's own processes."""
+
+    def __init__(self, role: Role | None) -> None:
+        super().__init__()
+        self.role = role
+
+
 class Doorkeeper(flight.ServerMiddlewareFactory):
-    """Lets a call in only if it has the token and means this process."""
+    """Lets a call in only if it has a token of the run and means this process."""
 
     def __init__(self, token: str, me: str) -> None:
         super().__init__()
-        self._expected = f"Bearer {token}".encode()
+        tokens: list[tuple[str, Role | None]] = [(token, None), *((token_for(role, token), role) for role in ROLES)]
+        self._visitors = [(f"Bearer {one}".encode(), Visitor(role)) for one, role in tokens]
         self._me = me
 
-    def start_call(self, info: object, headers: Mapping[str, list[str]]) -> None:
+    def start_call(self, info: object, headers: Mapping[str, list[str]]) -> Visitor:
         lowered = {name.lower(): values[0] for name, values in headers.items() if values}
-        given = lowered.get(TOKEN_HEADER, "")
-        if not hmac.compare_digest(str(given).encode(), self._expected):
+        given = str(lowered.get(TOKEN_HEADER, "")).encode(errors="replace")
+        known = [visitor for token, visitor in self._visitors if hmac.compare_digest(given, token)]
+        if not known:
             raise flight.FlightUnauthenticatedError(
                 TokenError(
                     "The request has no valid token for this job.",
@@ -157,3 +181,4 @@ class Doorkeeper(flight.ServerMiddlewareFactory):
                     todo="Ask the master for the slice's present owner.",
                 ).to_wire()
             )
+        return known[0]

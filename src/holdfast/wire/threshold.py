@@ -30,6 +30,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
+from holdfast.wire.locations import UNIX
+
 STRANGERS = 128
 """So many may stand there at once; of more those who have stood there longest go."""
 STRANGER_SECONDS = 30.0
@@ -60,9 +62,9 @@ class Stranger(NamedTuple):
 
 
 class Threshold:
-    """Of the TCP port that a server of this process listens on."""
+    """Of the place where a server of this process listens; watched if that is a TCP port."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, location: str, port: int) -> None:
         self._port = port
         self._lock = threading.Lock()
         self._known: dict[int, Peer | None] = {}
@@ -73,7 +75,7 @@ class Threshold:
         self._looked = 0.0
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
-        if os.path.isdir(_OPEN):
+        if not location.startswith(UNIX) and os.path.isdir(_OPEN):
             self._thread = threading.Thread(target=self._watch, daemon=True, name=f"threshold-{port}")
             self._thread.start()
 

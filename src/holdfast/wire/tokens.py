@@ -1,16 +1,32 @@
-"""Where a job's token is kept for other processes of the same user: a file that only they can read.
+"""The tokens of a run, and where one is kept for other processes of the same user: in a file that only they can read.
 
-Never on a command line, never in the store. The file goes with the run; one that a killed driver left behind opens
-nothing, since its containers are gone too.
+A run has one token, which driver and containers know and nobody else. Who only reads, or only brings rows, gets one
+made from it for that: a container makes the same from its own, so nothing more has to be told to anybody, and who sees
+one in a task cannot tell the run's from it. The file has the reader's. Tokens are on no command line, in no store and
+no option. The file goes with the run; one that a killed driver left behind opens nothing, since its containers are gone
+too.
 """
 
 from __future__ import annotations
 
+import hmac
 import os
 import tempfile
 from pathlib import Path
+from typing import Literal
 
 from holdfast.errors import TokenError
+from holdfast.wire.passes import MARK
+
+Role = Literal["reads", "pushes"]
+"""What whoever has less than the token of the run may do."""
+ROLES: tuple[Role, ...] = ("reads", "pushes")
+
+
+def token_for(role: Role, given: str) -> str:
+    """Of the run's token, or of a pass with it: its papers stay as they are."""
+    token, mark, papers = given.partition(MARK)
+    return hmac.new(token.encode(), f"holdfast {role}".encode(), "sha256").hexdigest() + mark + papers
 
 
 def _folder() -> Path:
@@ -32,12 +48,13 @@ def _file(job: str, incarnation: int) -> Path:
 
 
 def keep(job: str, incarnation: int, token: str) -> None:
+    """What those who read by the store may know of the run's ``token``."""
     file = _file(job, incarnation)
     for old in file.parent.glob(f"{job}-*.token"):  # of drivers that were killed: nobody listens to them any more
         old.unlink(missing_ok=True)
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as out:
-        out.write(token)
+        out.write(token_for("reads", token))
 
 
 def find(job: str, incarnation: int) -> str:
