@@ -344,7 +344,9 @@ class World:
                 case _:
                     return container.perform(instruction)
         except HoldfastError as error:
-            if isinstance(instruction, Restore) and driver is self.newest:
+            # What was overtaken by a cut while it was asked for is not there any more: another one has to do.
+            there = isinstance(instruction, Restore) and instruction.checkpoint >= self.store.cut
+            if there and driver is self.newest:
                 raise AssertionError(f"there is no way back for {instruction}") from error
             return Failed(instruction.id, error)
 

@@ -234,6 +234,25 @@ def test_a_restore_that_fails_after_its_checkpoint_was_overtaken() -> None:
     assert [one.checkpoint for one in again] == [8], "and not 4: the log above that is gone"
 
 
+def test_a_restore_from_the_other_checkpoint_that_fails_because_a_third_was_completed_begins_with_that() -> None:
+    """Found by the search: while the older of two was tried, the log between them was cut."""
+    play = Play(committed=7, ranges=taking(6), checkpoint=4, checkpoint_before=2, incarnation=2, checkpoint_every=1)
+    play.join("a", "b").run().offer(7).run(until=StoreManifest)
+    manifest = play.take(StoreManifest)
+    play.tell(ContainerLost("b"))
+    for checkpoint in (7, 4):
+        restore = play.take(Restore)
+        assert restore.checkpoint == checkpoint
+        if checkpoint == 4:
+            play.tell(success(manifest))
+        play.tell(Failed(restore.id, StoreError(f"{checkpoint} is torn")))
+    last = play.take(Restore)
+    assert last.checkpoint == 8
+    play.tell(Failed(last.id, StoreError("8 is torn")))
+    assert not [one for one in play.open if isinstance(one, Restore)], "there is nothing else"
+    assert str(play.master.unrestored).startswith("7 is torn"), "what was wrong with the first one counts"
+
+
 # ------------------------------------------------------------------------------ the world would notice
 
 

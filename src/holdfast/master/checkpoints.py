@@ -8,7 +8,7 @@ one is due before long anyway.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from holdfast.invariants import invariant
 from holdfast.log.records import Fence
@@ -52,10 +52,11 @@ class Checkpointing:
             return committed > self.newest and now >= self._not_before
         return committed > self._begun and self._every.passed(committed - self._begun, now - self._begun_at)
 
-    def other_than(self, checkpoint: int) -> int:
-        """The newest complete one that is not this, which may be newer: it was perhaps completed meanwhile, and the log
-        below it cut. 0 if none is known: the log from its beginning, which is there for as long as that is so."""
-        return max((one for one in (self.newest, self._before) if one != checkpoint), default=0)
+    def other_than(self, tried: Collection[int]) -> int | None:
+        """The newest complete one that was not tried, which may be newer than those that were: it was perhaps completed
+        meanwhile, and the log below it cut. 0 while there were not two: the log from its beginning, which is there for
+        as long as that is so. None if there is nothing else."""
+        return max((one for one in (self.newest, self._before) if one not in tried), default=None)
 
     def begin(self, epoch: int, now: float, fence: Fence, held: dict[str, frozenset[int]]) -> list[Instruction]:
         invariant(self.due(epoch, now), f"a checkpoint at {epoch} while one of {self._begun} runs")

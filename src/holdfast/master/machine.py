@@ -340,18 +340,20 @@ class Master(View):
                     self._rest(last)
 
     def _not_restored(self, instruction: Restore, error: Exception) -> None:
-        """If the store cannot give a checkpoint, another one and the log above it still make the state."""
-        first = self._fallbacks.pop(instruction.id, None)
-        if first is None and instruction.checkpoint and isinstance(error, StoreError):
+        """If the store cannot give a checkpoint, another one and the log above it still make the state: the one before,
+        or one that was completed while this one was tried and has had the log cut that it needs."""
+        first, before = self._fallbacks.pop(instruction.id, (error, frozenset()))
+        tried = before | {instruction.checkpoint}
+        other = self._checkpoints.other_than(tried) if isinstance(error, StoreError) else None
+        if other is not None:
             self._progress.finish(instruction.slices, instruction.id, NOWHERE)
             self._asking.ask(TellPeople("corrupt", str(error).splitlines()[0]))
-            other = self._checkpoints.other_than(instruction.checkpoint)
             again = Restore(instruction.container, self.fence, instruction.slices, self.committed, other)
-            self._fallbacks[self._task(again).id] = error
+            self._fallbacks[self._task(again).id] = first, tried
         else:
             self._progress.break_(instruction.slices, instruction.id)
-            self.unrestored = first or error
-            self._fail(self.unrestored)
+            self.unrestored = first
+            self._fail(first)
 
     def _fail(self, error: Exception) -> None:
         flight = self._flight

@@ -30,8 +30,8 @@ class View:
         self._checkpoints = Checkpointing(None, 0, 1)
         self._routing_version = 0
         self._routing_stored = 0
-        self._fallbacks: dict[str, Exception] = {}
-        """Restores from the checkpoint before the newest → why the newest would not do."""
+        self._fallbacks: dict[str, tuple[Exception, frozenset[int]]] = {}
+        """Restores from another checkpoint → why the first one would not do, and which have been tried."""
         self.unrestored: Exception | None = None
         """Why slices could not be brought back, if that is so."""
         self._flight: Flight | None = None

@@ -297,7 +297,8 @@ def _views(spark: SparkSession) -> Iterator[tuple[SparkSession, Any]]:
     made: list[str] = []
 
     def view(name: str, frame: DataFrame) -> None:
-        frame.createOrReplaceTempView(f"`{name}`" if not name.isidentifier() else name)
+        plain = name.isascii() and name.isidentifier()
+        frame.createOrReplaceTempView(name if plain else f"`{name}`")
         made.append(name)
 
     try:
