@@ -178,6 +178,7 @@ class Unlucky:
 def unlucky(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scenarios, "SCENARIOS", {"unlucky": f"{__name__}:Unlucky"})
     monkeypatch.setattr("simulator.__main__.SCENARIOS", {"unlucky": ""})
+    monkeypatch.setattr("simulator.__main__.IN_TURN", ("unlucky",))
 
 
 @pytest.mark.usefixtures("unlucky")
