@@ -294,12 +294,14 @@ def test_a_lock_of_another_spark_is_one_pin_of_that_spark(lock: Path) -> None:
 
 def test_ci_runs_the_tests() -> None:
     run = (ROOT / ".ci" / "run").read_text()
-    assert run.splitlines()[-4:] == [
+    commands = [line for line in run.splitlines() if line.startswith("timeout")]
+    assert commands[:3] == [
         "timeout 2400 ./dev test",
         "timeout 2400 ./dev test --drivers",
         "timeout 600 ./dev test --services",
-        "timeout 900 ./dev search --minutes 8",
     ]
+    (search,) = commands[3:]
+    assert search.startswith("timeout 900 ./dev search --minutes 8 || echo "), "what it finds is told, and stops nothing"
     for script in (ROOT / "dev", ROOT / ".ci" / "run"):
         assert os.access(script, os.X_OK)
         subprocess.run(["bash", "-n", script], check=True)
