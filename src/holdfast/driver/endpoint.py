@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import uuid
 
+import pyarrow as pa
+
 from holdfast.driver.brain import Brain
 from holdfast.driver.routes import Routes
-from holdfast.errors import StoreError
+from holdfast.errors import PlanError, StoreError
 from holdfast.launch.fleet import Fleet
 from holdfast.log.records import JobFile
 from holdfast.spark.stream import JobPlan
@@ -28,7 +30,16 @@ class Desk(Server):
     def __init__(self, host: str, token: str) -> None:
         # It answers from here on. ``serve`` would only wait, and take the signals from the program meanwhile: a Ctrl-C
         # would end this door, and nobody else would hear of it.
-        super().__init__(MASTER, token, host, "The master")
+        try:
+            super().__init__(MASTER, token, host, "The master")
+        except (pa.ArrowException, OSError) as error:
+            if is_folder(host):
+                raise
+            raise PlanError(
+                f"The driver cannot listen on {host!r}: {error}.",
+                safe="Nothing was started.",
+                todo="Give listen= a name or an address of this machine, or leave it out.",
+            ) from error
         self._host = host
 
     def close(self) -> None:
