@@ -208,8 +208,19 @@ class Fuzzer:
         else:
             kind, body = self._drawn(valid)
         if dice.random() < 0.3:
-            body = self._broken(body)
+            broken = self._broken(body)
+            if not (valid and self._replaces(broken)):
+                body = broken
         return kind, body
+
+    def _replaces(self, body: bytes) -> bool:
+        """Whoever has the token may take the owner's place: what then happens to the owner is no fault."""
+        try:
+            job, incarnation = json.loads(body[4 : 4 + int.from_bytes(body[:4], "little")])["sender"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return False
+        known = [one.incarnation for one in self.sacred if one.job == job]
+        return bool(known) and isinstance(incarnation, int) and incarnation > min(known)
 
     def _drawn(self, valid: bool) -> tuple[type[Any], bytes]:
         """The kinds take turns, each with a token and without, so that none is forgotten."""
