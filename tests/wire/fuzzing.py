@@ -214,13 +214,14 @@ class Fuzzer:
         return kind, body
 
     def _replaces(self, body: bytes) -> bool:
-        """Whoever has the token may take the owner's place: what then happens to the owner is no fault."""
+        """Whoever has the token may take a master's place: what is refused to that one afterwards is no fault."""
         try:
             job, incarnation = json.loads(body[4 : 4 + int.from_bytes(body[:4], "little")])["sender"]
         except (ValueError, KeyError, TypeError, RecursionError):
             return False
         known = [one.incarnation for one in self.sacred if one.job == job]
-        return bool(known) and isinstance(incarnation, int) and incarnation > min(known)
+        known = [min(known)] if known else [one.incarnation for one in self.senders if one.job == job]
+        return bool(known) and isinstance(incarnation, int) and incarnation > max(known)
 
     def _drawn(self, valid: bool) -> tuple[type[Any], bytes]:
         """The kinds take turns, each with a token and without, so that none is forgotten."""
