@@ -5,6 +5,7 @@ Started as a process of its own by ``kit.Drill``, so that what dies is a real dr
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -300,9 +301,12 @@ def anything(run: hf.Run, draw: random.Random, deeds: Sequence[str] = WISHES + B
         case "threads":
             run.scale(threads=min(number, 2))
         case "kill" | "kill all":
+            struck = []
             for name in alive if deed == "kill all" else alive[:1]:
-                run.kill(name)
-            return " ".join([deed, *(alive if deed == "kill all" else alive[:1])])
+                with contextlib.suppress(hf.ContainerError):  # it may just have left
+                    run.kill(name)
+                    struck.append(name)
+            return " ".join([deed, *struck]) if struck else "nothing"
     return f"{deed} {number}"
 
 
